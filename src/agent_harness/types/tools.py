@@ -1,0 +1,123 @@
+"""Tools: what a tool is, and the values that pass between the phases of a call (harness-v2 §14)."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from pydantic import with_config
+
+from .json import JsonValue
+from .messages import ToolCall, ToolResultMessage, Usage, UserContent
+from .records import Replay
+from .wire import WIRE, Absent, Bool, Json
+
+ExecutionMode: TypeAlias = Literal["sequential", "parallel"]
+
+
+@with_config(WIRE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentToolResult:
+    """What a tool returns. `details` is for applications; `content` is what the model sees."""
+
+    content: tuple[UserContent, ...] = ()
+    details: Absent[Json] = None
+    usage: Absent[Usage] = None
+    terminate: Absent[Bool] = None  # ends automatic continuation if every result of the batch says so
+
+
+class CancelSignal(Protocol):
+    """Tells a running effect that its result is no longer wanted. Safe to read from any thread."""
+
+    @property
+    def aborted(self) -> bool:
+        """Whether cancellation was requested."""
+        ...
+
+    def on_abort(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once on abort (at once if already aborted); returns the way to unregister it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInvocation:
+    """Everything a tool's function is handed."""
+
+    tool_call_id: str
+    args: dict[str, JsonValue]  # validated
+    signal: CancelSignal
+    context: object = None  # the application's tool_context
+    update: Callable[[AgentToolResult], None] = field(default=lambda _partial: None)
+
+
+ToolFunction: TypeAlias = Callable[[ToolInvocation], Awaitable[AgentToolResult]]
+BlockingToolFunction: TypeAlias = Callable[[ToolInvocation], AgentToolResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTool:
+    """A tool the model may call. `@tool` builds one from a typed function.
+
+    Exactly one of `execute` and `execute_blocking` is set; a blocking function runs in a worker thread.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, JsonValue]  # JSON Schema of the arguments
+    execute: ToolFunction | None = None
+    execute_blocking: BlockingToolFunction | None = None
+    validate: Callable[[dict[str, JsonValue]], dict[str, JsonValue]] | None = None  # raises ValueError
+    replay: Replay = "never"
+    execution_mode: ExecutionMode = "parallel"
+    timeout_ms: int | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.execute is None) == (self.execute_blocking is None):
+            raise ValueError(f"tool {self.name!r}: set exactly one of execute and execute_blocking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedToolCall:
+    """Phase 1 cleared this call: nothing has started yet."""
+
+    tool_call: ToolCall
+    tool_index: int
+    tool: AgentTool
+    args: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImmediateOutcome:
+    """Phase 1 refused this call (unknown, invalid, blocked, aborted): no effect starts."""
+
+    tool_call: ToolCall
+    tool_index: int
+    result: AgentToolResult
+    is_error: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedToolCall:
+    """Phase 2's raw result. `interrupted` when a cancellation stopped it before it finished."""
+
+    result: AgentToolResult
+    is_error: bool
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizedToolCall:
+    """Phase 3's result: what becomes the entry."""
+
+    tool_call: ToolCall
+    tool_index: int
+    result: AgentToolResult
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolBatchResult:
+    """What a batch amounts to: its messages in source order, and whether all of them said terminate."""
+
+    messages: tuple[ToolResultMessage, ...]
+    terminate: bool
