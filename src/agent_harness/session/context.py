@@ -6,6 +6,7 @@ provider: every call has exactly one result, directly after it, and nothing is e
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TypeAlias, assert_never
 
 from ..types.entries import (
@@ -134,7 +135,8 @@ def project_entry(entry: Entry, projectors: Mapping[str, EntryProjector]) -> Seq
             summary = CompactionSummaryMessage(
                 summary=body.summary, tokens_before=body.tokens_before, timestamp=entry.timestamp
             )
-            return (summary, *body.retained_tail)
+            system = tuple(takewhile(_is_system, body.retained_tail))
+            return (*system, summary, *body.retained_tail[len(system) :])
         case BranchSummaryBody():
             return (BranchSummaryMessage(summary=body.summary, from_id=body.from_id, timestamp=entry.timestamp),)
         case CustomBody():
@@ -144,6 +146,11 @@ def project_entry(entry: Entry, projectors: Mapping[str, EntryProjector]) -> Seq
             return ()
         case _:
             assert_never(body)
+
+
+def _is_system(message: AgentMessage) -> bool:
+    # Compactions of v3 files open with the system message of their time, which stood before the summary.
+    return isinstance(message, ExtensionMessage) and message.role == "system"
 
 
 # Provider level ------------------------------------------------------------------------------------------------------

@@ -192,6 +192,8 @@ def _message_body(entry: RawEntry, edit: Edit | None, repaired: Repaired) -> Ent
     wire = edited(context_message(entry), edit)
     if wire is None and edit is not None:
         return removed_mark(entry, edit)
+    if entry.type == "message" and not isinstance(entry.wire.get("message"), dict):
+        repaired("message: an object is required")
     return MessageBody(message=_message(wire, entry.timestamp, repaired))
 
 
