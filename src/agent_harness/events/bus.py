@@ -1,0 +1,103 @@
+"""The ordered event bus (harness-v2 §10): passive, isolated listeners, each served in publication order.
+
+A listener that throws is reported, one that hangs delays only itself; neither ever reaches a run.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, get_args
+
+from .catalog import EventType, HandlerError, HarnessEvent
+
+Listener: TypeAlias = Callable[[HarnessEvent], None | Awaitable[None]]
+FLUSH_SECONDS = 1.0
+"""How long `close()` waits for listeners that are still working."""
+
+
+@dataclass(eq=False, slots=True)
+class _Subscription:
+    types: frozenset[str] | None  # None: everything
+    listener: Listener
+    waiting: deque[HarnessEvent] = field(default_factory=deque[HarnessEvent])
+    task: asyncio.Task[None] | None = None
+    active: bool = True
+
+
+class Events:
+    """Live-only delivery: no snapshot, no replay."""
+
+    def __init__(self) -> None:
+        self._subscriptions: list[_Subscription] = []
+        self._closed = False
+
+    def on(self, type: EventType | None, listener: Listener) -> Callable[[], None]:
+        """Call `listener` (sync or async) for every event of `type`, or for all with None.
+
+        Returns the way to unregister it.
+
+        Raises:
+            ValueError: no such event type.
+        """
+        if type is not None and type not in get_args(EventType):
+            raise ValueError(f"unknown event {type!r}; events are {', '.join(get_args(EventType))}")
+        subscription = _Subscription(None if type is None else frozenset({type}), listener)
+        self._subscriptions.append(subscription)
+
+        def off() -> None:
+            subscription.active = False
+            subscription.waiting.clear()
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+
+        return off
+
+    def publish(self, event: HarnessEvent) -> None:
+        """Queue `event` for every listener, in order. Never raises, never waits."""
+        if self._closed:
+            return
+        for subscription in tuple(self._subscriptions):
+            if subscription.types is None or event.type in subscription.types:
+                subscription.waiting.append(event)
+                if subscription.task is None:
+                    task = asyncio.get_running_loop().create_task(self._serve(subscription))
+                    subscription.task = task  # a strong reference until it is done
+
+    async def _serve(self, subscription: _Subscription) -> None:
+        try:
+            while subscription.waiting and subscription.active:
+                event = subscription.waiting.popleft()
+                try:
+                    result = subscription.listener(event)
+                    if inspect.isawaitable(result):
+                        await result
+                except Exception as error:
+                    self._failed(event, error)
+        finally:
+            subscription.task = None
+
+    def _failed(self, event: HarnessEvent, error: Exception) -> None:
+        if event.type == "handler_error":
+            return  # a listener of handler_error that throws is not reported to itself
+        lane = getattr(event, "lane", None)
+        self.publish(HandlerError(lane=lane, kind="event", name=event.type, error=type(error).__name__))
+
+    async def flush(self, timeout: float = FLUSH_SECONDS) -> None:
+        """Wait, bounded, until every listener has seen what was published so far."""
+        own = asyncio.current_task()
+        tasks = [s.task for s in self._subscriptions if s.task is not None and s.task is not own]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    async def close(self) -> None:
+        """Deliver what is queued, bounded in time, then stop."""
+        await self.flush()
+        self._closed = True
+        own = asyncio.current_task()
+        tasks = [s.task for s in self._subscriptions if s.task is not None and s.task is not own]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=FLUSH_SECONDS)

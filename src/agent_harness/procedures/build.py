@@ -1,0 +1,143 @@
+"""Pure builders of what procedures write."""
+
+from ..types.entries import MessageBody, ProvisionedEntry
+from ..types.messages import (
+    AssistantMessage,
+    Cost,
+    TerminalStopReason,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from ..types.records import OperationError, RequestUsage, StepKind, ToolUsage
+from ..types.state import ModelRef
+from ..types.tools import AgentToolResult, FinalizedToolCall
+
+INTERRUPTED = "The call was interrupted. It may have had effects; its result is not known."
+NOT_KEPT = "The call finished, but its result was not kept."
+ABORTED = "The call was aborted before it started."
+TRUNCATED = "The response was truncated before completion, so this call was not executed."
+
+
+def assistant_entry(entry_id: str, message: AssistantMessage) -> ProvisionedEntry:
+    """An assistant message under its provisioned id."""
+    return ProvisionedEntry(id=entry_id, body=MessageBody(message=message))
+
+
+def user_entry(entry_id: str, text: str, now_ms: int) -> ProvisionedEntry:
+    """A user message of plain text."""
+    return ProvisionedEntry(id=entry_id, body=MessageBody(message=UserMessage(content=text, timestamp=now_ms)))
+
+
+def result_message(finalized: FinalizedToolCall, now_ms: int) -> ToolResultMessage:
+    """What the model reads of a finished call."""
+    result = finalized.result
+    return ToolResultMessage(
+        tool_call_id=finalized.tool_call.id,
+        tool_name=finalized.tool_call.name,
+        content=result.content,
+        details=result.details,
+        usage=result.usage,
+        is_error=finalized.is_error,
+        timestamp=now_ms,
+    )
+
+
+def result_entry(entry_id: str, message: ToolResultMessage, terminate: bool) -> ProvisionedEntry:
+    """A tool result with its batch-control decision."""
+    return ProvisionedEntry(id=entry_id, body=MessageBody(message=message, terminate=True if terminate else None))
+
+
+def synthetic_result(entry_id: str, call: ToolCall, text: str, now_ms: int) -> ProvisionedEntry:
+    """An error result that no execution produced."""
+    message = ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=(TextContent(text=text),),
+        is_error=True,
+        timestamp=now_ms,
+    )
+    return result_entry(entry_id, message, terminate=False)
+
+
+def closing_message(model: ModelRef, api: str, now_ms: int) -> AssistantMessage:
+    """The assistant message that closes an aborted run."""
+    return AssistantMessage(
+        content=(),
+        api=api,
+        provider=model.provider,
+        model=model.model_id,
+        stop_reason="aborted",
+        error_message="Aborted",
+        timestamp=now_ms,
+    )
+
+
+def give_up_message(model: ModelRef, api: str, error: OperationError, now_ms: int) -> AssistantMessage:
+    """The assistant message that makes a failure durable."""
+    return AssistantMessage(
+        content=(),
+        api=api,
+        provider=model.provider,
+        model=model.model_id,
+        stop_reason="error",
+        error_message=error.message,
+        error_code=error.code,
+        timestamp=now_ms,
+    )
+
+
+def message_error(message: AssistantMessage) -> OperationError:
+    """The operation error that an error message stands for."""
+    return OperationError(
+        code=message.error_code or "provider_error", message=message.error_message or "the provider reported an error"
+    )
+
+
+def request_usage(step: StepKind, run_id: str, entry_id: str, attempt: int, message: AssistantMessage) -> RequestUsage:
+    """The ledger's record of a settled request."""
+    return RequestUsage(
+        cause=step,
+        run_id=run_id,
+        entry_id=entry_id,
+        attempt=attempt,
+        usage=message.usage,
+        stop_reason=terminal(message),
+    )
+
+
+def terminal(message: AssistantMessage) -> TerminalStopReason:
+    """The stop reason of a settled message."""
+    if message.stop_reason == "pending":
+        raise AssertionError("an unsettled message reached a durable write")
+    return message.stop_reason
+
+
+def tool_usage(run_id: str, entry_id: str, call_id: str, usage: Usage) -> ToolUsage:
+    """The ledger's record of a tool's nested model work."""
+    return ToolUsage(run_id=run_id, entry_id=entry_id, tool_call_id=call_id, usage=usage)
+
+
+def usage_difference(newer: Usage, older: Usage) -> Usage:
+    """What to adjust the ledger by when a hook corrects a reported usage."""
+    return Usage(
+        input=newer.input - older.input,
+        output=newer.output - older.output,
+        cache_read=newer.cache_read - older.cache_read,
+        cache_write=newer.cache_write - older.cache_write,
+        total_tokens=newer.total_tokens - older.total_tokens,
+        cost=Cost(
+            input=newer.cost.input - older.cost.input,
+            output=newer.cost.output - older.cost.output,
+            cache_read=newer.cost.cache_read - older.cost.cache_read,
+            cache_write=newer.cost.cache_write - older.cost.cache_write,
+            total=newer.cost.total - older.cost.total,
+        ),
+    )
+
+
+def error_result(text: str) -> AgentToolResult:
+    """A tool result that says what went wrong."""
+    return AgentToolResult(content=(TextContent(text=text),))
