@@ -1,0 +1,33 @@
+"""Passive diagnostics with an explicit parent (harness-v2 §18). Adapters: `.memory` here, `.otel` by its own name."""
+
+from .attributes import AgentSpanData as AgentSpanData
+from .attributes import AiSpanData as AiSpanData
+from .attributes import HarnessSpanData as HarnessSpanData
+from .context import NOOP as NOOP
+from .context import AttributeValue as AttributeValue
+from .context import SpanAttributes as SpanAttributes
+from .context import SpanError as SpanError
+from .context import SpanStatus as SpanStatus
+from .context import TelemetryContext as TelemetryContext
+from .context import TelemetrySpan as TelemetrySpan
+from .memory import InMemoryTelemetryContext as InMemoryTelemetryContext
+from .memory import RecordedEvent as RecordedEvent
+from .memory import RecordedSpan as RecordedSpan
+from .schema import Span as Span
+from .schema import SpanDefinition as SpanDefinition
+from .schema import TelemetrySchema as TelemetrySchema
+from .schema import Work as Work
+from .schema import start_typed_span as start_typed_span
+from .spans import AgentSpanStarter as AgentSpanStarter
+from .spans import create_typed_span_starter as create_typed_span_starter
+from .spans import start_ai_span as start_ai_span
+from .spans import start_harness_span as start_harness_span
+from .vocabulary import AGENT_TELEMETRY_SCHEMAS as AGENT_TELEMETRY_SCHEMAS
+from .vocabulary import AI_TELEMETRY_SCHEMA as AI_TELEMETRY_SCHEMA
+from .vocabulary import EVENT_TYPES as EVENT_TYPES
+from .vocabulary import HARNESS_TELEMETRY_SCHEMA as HARNESS_TELEMETRY_SCHEMA
+from .vocabulary import HOOK_NAMES as HOOK_NAMES
+from .vocabulary import AgentSpanName as AgentSpanName
+from .vocabulary import AiSpanName as AiSpanName
+from .vocabulary import HarnessSpanName as HarnessSpanName
+from .vocabulary import telemetry_stop_reason as telemetry_stop_reason
