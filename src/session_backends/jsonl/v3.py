@@ -11,9 +11,9 @@ from agent_harness.errors import CorruptSession, UnsupportedFormat
 from agent_harness.session.core import MAX_NAME
 from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import Diagnostic
-from agent_harness.types.codec import Wire
+from agent_harness.types.codec import Wire, dump
 from agent_harness.types.entries import Entry
-from agent_harness.types.json import JsonValue
+from agent_harness.types.json import InvalidJson, JsonValue
 from agent_harness.types.messages import Usage
 
 from .v3_entries import entry_usage
@@ -137,4 +137,10 @@ def _usage(entries: Mapping[str, RawEntry], findings: Findings) -> Usage:
         usage = entry_usage(entry, repaired)
         if usage is not None:
             reported.append(usage)
-    return sum_usage(reported)
+    total = sum_usage(reported)
+    try:
+        dump(total)
+    except InvalidJson:
+        findings.damage("usage_overflow", "the reported usage adds up to no finite number; it was left out", 1)
+        return Usage()
+    return total

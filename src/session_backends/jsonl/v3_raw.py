@@ -11,6 +11,8 @@ from .v3_lines import Findings, Line
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+MAX_DATE = 8_640_000_000_000_000
+"""Largest date of the writer's runtime, in Unix ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ def unix_ms(value: JsonValue) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return int(value)
+        return int(value) if abs(value) <= MAX_DATE else None
     if not isinstance(value, str):
         return None
     try:

@@ -138,7 +138,7 @@ class V3Tree:
     def _kept_range(self, entry: RawEntry) -> list[RawEntry]:
         first = entry.wire.get("firstKeptEntryId")
         kept: list[RawEntry] = []
-        if isinstance(first, str) and first in self._raw and first != entry.id:
+        if isinstance(first, str) and first in self._raw:
             for source in self._ancestors(entry):
                 kept.append(source)
                 if source.id == first:
