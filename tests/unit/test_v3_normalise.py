@@ -28,7 +28,7 @@ from v3_reference import (
 
 from agent_harness.errors import CorruptSession, UnsupportedFormat
 from agent_harness.types.codec import dump, dump_entry
-from agent_harness.types.entries import CompactionBody, CustomBody, MessageBody, ModelChangeBody
+from agent_harness.types.entries import ActiveToolsBody, CompactionBody, CustomBody, MessageBody, ModelChangeBody
 from agent_harness.types.messages import AssistantMessage, ExtensionMessage, Usage
 from session_backends.jsonl.v3 import normalise
 
@@ -330,6 +330,31 @@ async def test_a_compaction_that_holds_its_tail_keeps_it() -> None:
     session = normalise(v3(user("a"), entry))
     assert await texts(session, "k") == ["sum", "kept"]
     assert found(session) == []
+
+
+def test_an_odd_item_of_a_held_tail_is_kept_and_reported() -> None:
+    entry = {"type": "compaction", "id": "k", "summary": "sum", "tokensBefore": 1, "retainedTail": ["odd", {"role": 7}]}
+    session = normalise(v3(entry))
+    assert found(session) == [("repaired_entry", 2), ("repaired_entry", 2)]
+    body = session.entries[0].body
+    assert isinstance(body, CompactionBody)
+    assert [dump(message) for message in body.retained_tail] == [
+        {"role": "v3.unknown", "value": "odd"},
+        {"role": "v3.unknown", "v3Unread": {"role": 7}},
+    ]
+
+
+async def test_a_branch_summary_can_be_removed() -> None:
+    entry = {"type": "branch_summary", "id": "s", "fromId": "root", "summary": "left"}
+    session = normalise(v3(user("a"), entry, edit("e", "s")))
+    assert await texts(session, "e") == ["text of a"]
+    assert "left" not in json.dumps([dump_entry(entry) for entry in session.entries])
+
+
+async def test_active_tools_are_kept() -> None:
+    entry = {"type": "active_tools_change", "id": "t", "activeToolNames": ["read", "edit"]}
+    session = normalise(v3(entry), strict=True)
+    assert session.entries[0].body == ActiveToolsBody(active_tool_names=("read", "edit"))
 
 
 async def test_an_empty_branch_summary_adds_nothing() -> None:

@@ -36,6 +36,8 @@ def readable_message(value: JsonValue, timestamp: int) -> tuple[AgentMessage, st
         role = value.get("role")
         name = role.strip() if isinstance(role, str) else ""
         fields = {key: item for key, item in value.items() if key != "role"}
+        if not name and role is not None:
+            fields[UNREAD] = {"role": role}
         return ExtensionMessage(role=f"v3.{name or 'unknown'}", fields=fields), reason
 
 
