@@ -103,8 +103,8 @@ STATEMENTS: tuple[LiteralString, ...] = (
     "CREATE INDEX branch_entries_entry ON branch_entries (session_id, entry_id)",
     """CREATE TABLE branch_tips (
         session_id TEXT NOT NULL,
-        branch_id INTEGER NOT NULL,
         tip_id TEXT NOT NULL,
+        branch_id INTEGER NOT NULL,
         PRIMARY KEY (session_id, tip_id)
     ) WITHOUT ROWID""",
     """CREATE TABLE writer_leases (

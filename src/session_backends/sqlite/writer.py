@@ -19,7 +19,7 @@ from agent_harness.session.storage import Durability
 from agent_harness.types.clock import WallClock
 
 from . import leases
-from .files import begin, set_synchronous
+from .files import begin, is_busy, set_synchronous
 from .jobs import Delivery, Job, JobState, Opening
 from .leases import Lease
 
@@ -158,23 +158,31 @@ class Writer:
 
     def _main(self) -> None:
         try:
-            self._conn = self._connect()
-            self._serve(self._conn)
+            self._connection()
+            stop = False
+            while not stop:
+                batch, stop = self._next_batch()
+                if batch:
+                    self._commit(batch)
+                self._beat()
+            self._release_all()
         except BaseException as error:
             self._refuse_all(error)
         finally:
-            if self._conn is not None:
-                self._conn.close()
+            self._disconnect()
             self._ended()
 
-    def _serve(self, conn: sqlite3.Connection) -> None:
-        stop = False
-        while not stop:
-            batch, stop = self._next_batch()
-            if batch:
-                self._commit(conn, batch)
-            self._beat(conn)
-        self._release_all(conn)
+    def _connection(self) -> sqlite3.Connection:
+        if self._conn is None:
+            self._conn = self._connect()
+            self._level = None
+        return self._conn
+
+    def _disconnect(self) -> None:
+        # Closing finalizes whatever statement a failure left half-way, and rolls back.
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
 
     def _next_batch(self) -> tuple[list[Job[object]], bool]:
         with self._lock:
@@ -195,11 +203,11 @@ class Writer:
                 return batch, False
         return batch, True
 
-    def _commit(self, conn: sqlite3.Connection, batch: list[Job[object]]) -> None:
+    def _commit(self, batch: list[Job[object]]) -> None:
         live: list[Job[object]] = []
         try:
             # Jobs stay revocable while another process holds the lock.
-            self._begin(conn, "power" if any(job.durability == "power" for job in batch) else "process")
+            conn = self._begin("power" if any(job.durability == "power" for job in batch) else "process", BUSY_SECONDS)
             live = self._start(batch)
             for job in live:
                 _run(conn, job)
@@ -211,14 +219,25 @@ class Writer:
             for job in live:
                 if job.error is None:
                     job.fail(fault)
-            _roll_back(conn)
+            self._recover()
         self._delivery.send(live)
 
-    def _begin(self, conn: sqlite3.Connection, level: Durability) -> None:
+    def _begin(self, level: Durability, seconds: float) -> sqlite3.Connection:
+        conn = self._connection()
         if level != self._level:
             set_synchronous(conn, level)
             self._level = level
-        begin(conn, BUSY_SECONDS)
+        begin(conn, seconds)
+        return conn
+
+    def _recover(self) -> None:
+        """After a failure: roll back, and start over with a connection that has nothing pending."""
+        try:
+            if self._conn is not None and self._conn.in_transaction:
+                self._conn.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            _log.warning("rollback failed: %s", error)
+        self._disconnect()
 
     def _start(self, batch: list[Job[object]]) -> list[Job[object]]:
         with self._lock:
@@ -227,7 +246,7 @@ class Writer:
                 job.state = JobState.STARTED
         return live
 
-    def _beat(self, conn: sqlite3.Connection) -> None:
+    def _beat(self) -> None:
         now = time.monotonic()
         with self._lock:
             held = list(self._leases)
@@ -235,33 +254,31 @@ class Writer:
                 return
             self._beat_at = now + min(self._leases.values())
         try:
-            # A lost beat costs nothing, so it needs no sync, whatever the sessions asked for.
-            self._level = "process"
-            set_synchronous(conn, "process")
-            begin(conn, 0)
+            conn = self._begin("process", 0)  # a lost beat costs nothing, so it needs no sync
             lost = [lease for lease in held if not leases.beat(conn, lease, self._clock.now_ms())]
             conn.execute("COMMIT")
         except Exception as error:
             _log.info("lease beat skipped: %s", error)
-            _roll_back(conn)
+            if not (isinstance(error, sqlite3.OperationalError) and is_busy(error)):
+                self._recover()
             return
         for lease in lost:
             self.drop(lease)
 
-    def _release_all(self, conn: sqlite3.Connection) -> None:
+    def _release_all(self) -> None:
         with self._lock:
             held = list(self._leases)
             self._leases.clear()
         if not held:
             return
         try:
-            begin(conn, 1)
+            conn = self._begin("process", 1)
             for lease in held:
                 leases.release(conn, lease)
             conn.execute("COMMIT")
         except Exception as error:
             _log.info("leases not released, they run out by themselves: %s", error)
-            _roll_back(conn)
+            self._recover()
 
     def _refuse_all(self, error: BaseException) -> None:
         refusal = error
@@ -301,11 +318,3 @@ def _run(conn: sqlite3.Connection, job: Job[object]) -> None:
     if job.error is not None:
         conn.execute("ROLLBACK TO job")
     conn.execute("RELEASE job")
-
-
-def _roll_back(conn: sqlite3.Connection) -> None:
-    try:
-        if conn.in_transaction:
-            conn.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        _log.warning("rollback failed: %s", error)
