@@ -88,12 +88,16 @@ def shell_tool(workspace: Workspace, *, environment: Mapping[str, str] | None = 
         if "\0" in command:
             raise ValueError("the command holds a NUL character")
         run = _start(command, workspace, environment, save_output)
+        cancelled = False
+        ending: Ending = "interrupted"
         try:
             ending = await _follow(run, invocation, timeout_s)
         except asyncio.CancelledError:
-            await _finish(run)
-            raise
-        await _finish(run)
+            cancelled = True
+        cancelled = await _finish(run) or cancelled
+        # An abort cancels as well; then the result is given all the same: it knows what was ended and what was not.
+        if cancelled and not invocation.signal.aborted:
+            raise asyncio.CancelledError
         return _result(run, ending, timeout_s)
 
     return shell
@@ -159,8 +163,12 @@ def _read(run: _Run, fd: int) -> None:
     run.output.add(data)
 
 
-async def _finish(run: _Run) -> None:
-    """End what still runs. A cancellation that comes meanwhile waits: nothing may be left behind."""
+async def _finish(run: _Run) -> bool:
+    """End what still runs. A cancellation that comes meanwhile waits, since nothing may be left behind.
+
+    Returns:
+        Whether one came.
+    """
     ending = asyncio.ensure_future(_end(run))
     cancelled = False
     while not ending.done():
@@ -169,8 +177,7 @@ async def _finish(run: _Run) -> None:
         except asyncio.CancelledError:
             cancelled = True
     ending.result()
-    if cancelled:
-        raise asyncio.CancelledError
+    return cancelled
 
 
 async def _end(run: _Run) -> None:
