@@ -22,40 +22,55 @@ ErrorCode: TypeAlias = Literal[
 ]
 
 _THROTTLED = re.compile(
-    r"rate.?limit|too many (requests|tokens)|tokens per (min|day)|\btpm\b|\brpm\b|throttl|please (wait|slow down)"
-    r"|resource.?exhausted|capacity",
+    r"rate.?limit|too many requests|tokens per (min|day)|\btpm\b|\brpm\b|throttl|please (wait|slow down)|slow.?down"
+    r"|retry in \d|resource.?exhausted",
     re.I,
 )
-_QUOTA = re.compile(r"insufficient.?quota|exceeded your current quota|billing|credit balance|payment required", re.I)
+_QUOTA = re.compile(
+    r"insufficient.?(quota|balance|funds|credit)|exceeded your (current )?quota|billing|credit balance"
+    r"|requires more credits|payment required|spending limit",
+    re.I,
+)
+_RETRY_SAID = re.compile(r"(retry|try again) in \d", re.I)
 _OVERFLOW = re.compile(
-    r"context.?(length|window|size)|maximum (context|prompt) length|prompt is too long|input is too long"
-    r"|too (large|long) for model|(input )?token count .*exceed|input tokens? exceed|exceeds? the (maximum|available)"
-    r"|exceed_context|reduce the length|request_too_large|longer than the maximum|too many input tokens"
-    r"|prompt too long|model_context_window|larger than the maximum",
+    r"context.?(length|window|size)|maximum (context|prompt|model) length|(prompt|input) is too long|prompt too long"
+    r"|too (large|long) for (the )?model|too long to fit|token count\b.*\bexceed|input tokens? exceed|model token limit"
+    r"|exceeds? (the )?(maximum allowed|max|available) (length|context)|exceed_context|exceed context|reduce the length"
+    r"|request_too_large|longer than the maximum|too many (input )?tokens|model_context_window|larger than the maximum"
+    r"|when context the overflows|\bn_keep\b.*\bn_ctx\b|range of input length|inputs` tokens .* must be"
+    r"|(message|payload|request) size\b.*\bexceeds",
     re.I,
 )
-_OVERLOADED = re.compile(r"overloaded|unavailable|try again later", re.I)
+_OVERLOADED = re.compile(r"overloaded|unavailable|try again later|no capacity", re.I)
+_FILTERED = re.compile(r"content.?filter|content.?policy|content management policy|usage policies|safety system", re.I)
+_AUTH = re.compile(r"authentication_error|permission_error|invalid.?api.?key|incorrect api key|unauthorized", re.I)
+_TIMEOUT = re.compile(r"timeout_error|deadline.?exceeded|timed out", re.I)
+_SERVER = re.compile(r"api_error|server.?error|internal.?error", re.I)
 
 
 def classify_error(message: str, status: int | None = None) -> ErrorCode:
     """The code of a provider's error, from its text and, where there was a response, its HTTP status.
 
-    The look-alikes decide the order: a throttling text may speak of tokens, so it is asked before overflow.
+    The look-alikes decide the order: a throttling text may speak of tokens and even come with status 413, so it is
+    asked before overflow; a quota that comes back by itself ("retry in 20s") is throttling. An error inside a stream
+    has no status and is read by its text alone. What nothing recognises is terminal.
     """
-    if _QUOTA.search(message):
-        return "quota"
+    if status == 402 or _QUOTA.search(message):
+        return "rate_limit" if _RETRY_SAID.search(message) else "quota"
     if status == 429 or _THROTTLED.search(message):
-        return "overflow" if status == 413 else "rate_limit"
+        return "rate_limit"
     if status == 413 or _OVERFLOW.search(message):
         return "overflow"
-    if status in (401, 403):
+    if status in (401, 403) or (status is None and _AUTH.search(message)):
         return "auth"
-    if status == 404:
+    if status == 404 or (status is None and "not_found_error" in message):
         return "not_found"
-    if status == 408:
+    if _FILTERED.search(message):
+        return "content_filter"
+    if status in (408, 504) or (status is None and _TIMEOUT.search(message)):
         return "timeout"
-    if status in (503, 529) or _OVERLOADED.search(message):
+    if status in (503, 529) or ((status is None or status >= 500) and _OVERLOADED.search(message)):
         return "overloaded"
-    if status is not None and status >= 500:
+    if (status is not None and status >= 500) or (status is None and _SERVER.search(message)):
         return "server_error"
     return "invalid_request"

@@ -1,0 +1,137 @@
+"""OpenAI Chat Completions, and any compatible server by base URL (decisions section 7). Extra: `openai`."""
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+
+from ..types.clock import SystemWallClock, WallClock
+from ..types.json import JsonValue
+from .answer import Answer
+from .base import AssistantMessageEvent, Model, ProviderContext, RequestContext, StreamOptions
+from .credentials import ApiKey, Credential
+from .drive import Request, drive
+from .exchange import Event, Head
+from .failure import Failure, Secrets, response_failure
+from .openai_chat_request import Dialect, MaxTokensField, chat_payload, without_stream_options
+from .openai_chat_stream import ChatReader
+from .openai_common import OPENAI_URL, READ_TIMEOUT_MS, OpenAIConnection
+
+OPENAI_CHAT_API = "openai-chat"
+
+
+class OpenAIChatProvider:
+    """Speaks Chat Completions to `base_url` (or to a model's own), by default to OpenAI.
+
+    `api_key` may be a function, asked before every request. Without one, `OPENAI_API_KEY` is used for OpenAI alone: a
+    key of the environment is never sent to another server. `needs_finish_reason=False` accepts servers that end an
+    answer without a finish reason; the default takes such an answer for a cut stream.
+
+    Raises:
+        MissingExtra: the `openai` package is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: ApiKey | None = None,
+        read_timeout_ms: int = READ_TIMEOUT_MS,
+        max_tokens_field: MaxTokensField | None = None,
+        needs_finish_reason: bool = True,
+        clock: WallClock | None = None,
+    ) -> None:
+        self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self._credential = Credential(api_key)
+        self._read_timeout_ms = read_timeout_ms
+        self._max_tokens_field: MaxTokensField | None = max_tokens_field
+        self._needs_finish_reason = needs_finish_reason
+        self._clock = clock or SystemWallClock()
+        self._connections: dict[str, OpenAIConnection] = {}
+        self._no_stream_usage: set[str] = set()  # base URLs that refused stream_options
+        self._connection(self._base_url)
+
+    def __repr__(self) -> str:
+        return f"OpenAIChatProvider({self._connection(self._base_url).shown_url!r})"
+
+    @property
+    def api(self) -> str:
+        """See `Provider`."""
+        return OPENAI_CHAT_API
+
+    async def stream(
+        self, model: Model, context: ProviderContext, options: StreamOptions, request: RequestContext
+    ) -> AsyncIterator[AssistantMessageEvent]:
+        """See `Provider`. A price that the server reports is kept in `usage.cost.total`; others stay 0."""
+        connection = self._connection(model.base_url or self._base_url)
+        now_ms = request.now_ms or self._clock.now_ms
+        headers = {**model.headers, **(options.headers or {})}
+        keys: list[str] = []
+
+        def secrets() -> Secrets:
+            return Secrets.of(keys, headers.values())
+
+        def in_stream(body: object) -> Failure:
+            return response_failure(body, None, {}, now_ms(), secrets())
+
+        payload: JsonValue = chat_payload(model, context, options, self._dialect(connection))
+        if request.on_payload is not None and not request.signal.aborted:
+            payload = await request.on_payload(payload)
+        reader = ChatReader(Answer(model, now_ms()), in_stream, needs_finish_reason=self._needs_finish_reason)
+        asked = Request(
+            source=partial(self._source, connection, payload, headers, keys),
+            context=request,
+            timeout_ms=options.timeout_ms,
+            explain=lambda error: connection.explain(error, secrets(), now_ms()),
+            keep=connection.keep,
+        )
+        async for event in drive(reader, asked):
+            yield event
+
+    async def _source(
+        self, connection: OpenAIConnection, payload: JsonValue, headers: dict[str, str], keys: list[str]
+    ) -> AsyncGenerator[Head | Event]:
+        from openai import APIStatusError
+
+        refusal: Head | None = None
+        try:
+            async with aclosing(connection.post("/chat/completions", payload, headers, keys)) as items:
+                async for item in items:
+                    if isinstance(item, Head) and item.status in (400, 422):
+                        refusal = item
+                    else:
+                        yield item
+            return
+        except APIStatusError as error:
+            told = isinstance(payload, dict) and "stream_options" in payload and "stream_options" in str(error.body)
+            if not told:
+                if refusal is not None:
+                    yield refusal
+                raise
+        assert isinstance(payload, dict)
+        self._no_stream_usage.add(connection.base_url)
+        again = connection.post("/chat/completions", without_stream_options(payload), headers, keys)
+        async with aclosing(again) as items:
+            async for item in items:
+                yield item
+
+    def _dialect(self, connection: OpenAIConnection) -> Dialect:
+        own = connection.is_openai
+        dialect = Dialect(
+            max_tokens_field="max_completion_tokens" if own else "max_tokens",
+            stream_usage=connection.base_url not in self._no_stream_usage,
+            fixed_temperature=own,
+        )
+        return replace(dialect, max_tokens_field=self._max_tokens_field) if self._max_tokens_field else dialect
+
+    def _connection(self, base_url: str) -> OpenAIConnection:
+        found = self._connections.get(base_url)
+        if found is None:
+            known = base_url in (OPENAI_URL, os.environ.get("OPENAI_BASE_URL"))
+            found = self._connections[base_url] = OpenAIConnection(
+                credential=self._credential.or_from(("OPENAI_API_KEY",) if known else ()),
+                base_url=base_url,
+                read_timeout_ms=self._read_timeout_ms,
+            )
+        return found
