@@ -36,7 +36,10 @@ class TelemetryContext(Protocol):
     ) -> T:
         """Start a child span, run `callback` with it exactly once, end it when the callback settles.
 
-        The callback's result or exception passes through unchanged. An adapter never raises on its own account.
+        The first step of awaiting this creates the span and calls `callback`, before the event loop takes a turn. The
+        callback's result or exception, `BaseException` included, passes through unchanged; returning ends the span
+        `ok` and raising ends it `error`, unless a status was set. An adapter never raises on its own account: what it
+        cannot read or record it drops, whole call by whole call. `conformance.py` holds adapters to this.
         """
         ...
 
@@ -58,7 +61,7 @@ class TelemetrySpan(TelemetryContext, Protocol):
 
 
 class NoopSpan:
-    """Invokes callbacks and records nothing; one shared instance."""
+    """Invokes callbacks and records nothing; one shared instance, no object per span, no look at any attribute."""
 
     async def start_span(
         self, name: str, attributes: SpanAttributes, callback: Callable[[TelemetrySpan], Awaitable[T]]

@@ -66,8 +66,6 @@ class OpenTelemetryContext:
                 context=self._parent,
                 kind=SpanKind.CLIENT if self._genai and name == "pi.ai.request" else SpanKind.INTERNAL,
                 attributes=_native({**read, **conventions}),
-                record_exception=False,  # an exception's text and frames may hold content
-                set_status_on_exception=False,
             )
             return _OpenTelemetrySpan(self.child(native), native, name, genai=self._genai)
         except Exception:
