@@ -94,7 +94,7 @@ async def test_an_explicit_error_keeps_its_diagnostics() -> None:
 @pytest.mark.parametrize(
     "value",
     [b"bytes", [b"bytes"], [1, "a"], [True, 1], {"a": 1}, [["a"]], object(), {1, 2}, bytearray(b"x")],
-    ids=repr,
+    ids=["bytes", "list of bytes", "mixed", "bool and int", "mapping", "nested", "object", "set", "bytearray"],
 )
 async def test_a_value_of_no_attribute_type_drops_its_whole_payload(value: object) -> None:
     root = InMemoryTelemetryContext()

@@ -9,6 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_overloads, get
 
 import orjson
 
+from agent_harness.events import catalog as events_catalog
+from agent_harness.hooks import catalog as hooks_catalog
 from agent_harness.telemetry import (
     AGENT_TELEMETRY_SCHEMAS,
     AI_TELEMETRY_SCHEMA,
@@ -133,6 +135,8 @@ def test_hook_names_and_event_types_equal_their_catalogues() -> None:
     assert list(HOOK_NAMES) == names_listed("Hook names")
     assert list(EVENT_TYPES) == names_listed("Event types")
     assert (len(HOOK_NAMES), len(EVENT_TYPES)) == (11, 29)
+    assert HOOK_NAMES == get_args(hooks_catalog.HookName)
+    assert EVENT_TYPES == get_args(events_catalog.EventType)
 
 
 def test_the_schemas_are_plain_data_with_disjoint_names_and_version_1() -> None:
