@@ -135,8 +135,8 @@ def test_hook_names_and_event_types_equal_their_catalogues() -> None:
     assert list(HOOK_NAMES) == names_listed("Hook names")
     assert list(EVENT_TYPES) == names_listed("Event types")
     assert (len(HOOK_NAMES), len(EVENT_TYPES)) == (11, 29)
-    assert HOOK_NAMES == get_args(hooks_catalog.HookName)
-    assert EVENT_TYPES == get_args(events_catalog.EventType)
+    assert get_args(hooks_catalog.HookName) == HOOK_NAMES
+    assert get_args(events_catalog.EventType) == EVENT_TYPES
 
 
 def test_the_schemas_are_plain_data_with_disjoint_names_and_version_1() -> None:
