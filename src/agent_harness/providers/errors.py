@@ -61,6 +61,8 @@ def classify_error(message: str, status: int | None = None) -> ErrorCode:
         return "rate_limit"
     if status == 413 or _OVERFLOW.search(message):
         return "overflow"
+    if "tool_use_failed" in message:  # Groq: the model wrote a bad call; asked again it may write a good one
+        return "server_error"
     if status in (401, 403) or (status is None and _AUTH.search(message)):
         return "auth"
     if status == 404 or (status is None and "not_found_error" in message):

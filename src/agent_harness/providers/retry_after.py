@@ -1,6 +1,7 @@
 """What a server asks a client to wait: seconds, milliseconds or an HTTP date (decisions section 7)."""
 
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
@@ -20,8 +21,10 @@ def retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
         return _bounded(seconds * 1000)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
+    if moment.tzinfo is None:  # "-0000" and a missing zone both mean UTC, not this machine's zone
+        moment = moment.replace(tzinfo=UTC)
     return _bounded(moment.timestamp() * 1000 - now_ms)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
@@ -25,7 +24,7 @@ from agent_harness.providers.base import (
     is_retryable,
 )
 from agent_harness.types.json import JsonValue
-from agent_harness.types.messages import ImageContent, TextContent, ToolCall, UserMessage
+from agent_harness.types.messages import ImageContent, TextContent, UserMessage
 
 Script = Callable[[Connection], Awaitable[None]]
 
@@ -89,7 +88,9 @@ async def test_out_of_range_arguments_are_marked_and_empty(adapter: Adapter, giv
     assert str(call.extra[INVALID_ARGUMENTS]).startswith("$.n: ")
 
 
-@pytest.mark.parametrize("given", ['{"a": ', "[1]", '"text"', '{"a": 1} trailing', "nonsense", '{"a": NaN}', "[" * 9999])
+@pytest.mark.parametrize(
+    "given", ['{"a": ', "[1]", '"text"', '{"a": 1} trailing', "nonsense", '{"a": NaN}', "[" * 9999]
+)
 async def test_arguments_that_are_no_json_object_are_marked_and_empty(adapter: Adapter, given: str) -> None:
     if not adapter.args_are_text:
         given = "[1]"

@@ -48,13 +48,13 @@ def test_a_look_alike_is_no_overflow(row: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("message", "status", "code"),
     [
-        ("insufficient_quota: You exceeded your current quota, please check your plan and billing details.", 429, "quota"),
-        ("You exceeded your current quota, please check your plan. Please retry in 22.5s. RESOURCE_EXHAUSTED", 429, "rate_limit"),
+        ("insufficient_quota: You exceeded your current quota, check your plan.", 429, "quota"),
+        ("You exceeded your current quota. Please retry in 22.5s. RESOURCE_EXHAUSTED", 429, "rate_limit"),
         ("Overloaded overloaded_error", None, "overloaded"),
         ("Number of request tokens has exceeded your per-minute rate limit rate_limit_error", None, "rate_limit"),
         ("Internal server error api_error", None, "server_error"),
         ("invalid x-api-key authentication_error", None, "auth"),
-        ("The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", 400, "content_filter"),
+        ("The prompt triggered Azure OpenAI's content management policy.", 400, "content_filter"),
         ("The model is overloaded. Please try again later. UNAVAILABLE", 503, "overloaded"),
         ("upstream request timeout", 504, "timeout"),
         ("something new", None, "invalid_request"),
