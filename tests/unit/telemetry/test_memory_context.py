@@ -115,3 +115,37 @@ async def test_every_attribute_type_is_kept() -> None:
 
     await root.start_span("work", {}, work)
     assert root.spans()[0].end_attributes == bag | {"ss": ("a",), "ns": (1, 0.5), "bs": (True,), "none": ()}
+
+
+class Hostile(SpanError):
+    """Diagnostics that cannot be read."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Hostile(name="n", message="m"), SpanError(name="n", message=b"m"), SpanError(name="n", message=None)],  # type: ignore[arg-type]
+    ids=["raises", "bytes", "none"],
+)
+async def test_an_unreadable_status_is_ignored_as_a_whole(error: SpanError) -> None:
+    root = InMemoryTelemetryContext()
+
+    async def work(span: TelemetrySpan) -> None:
+        span.set_status(SpanStatus(status="error", error=error))
+
+    await root.start_span("work", {}, work)
+    assert root.spans()[0].status == SpanStatus(status="ok")
+
+
+async def test_a_name_that_is_no_string_drops_its_payload() -> None:
+    root = InMemoryTelemetryContext()
+
+    async def work(span: TelemetrySpan) -> None:
+        span.set_attributes({"fine": 1, 2: "two"})  # type: ignore[dict-item]
+
+    await root.start_span("work", {}, work)
+    assert root.spans()[0].attributes == {}
