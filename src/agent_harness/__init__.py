@@ -1,0 +1,52 @@
+"""agent-harness: the durable runtime for AI agents.
+
+An accepted prompt is a durable operation: nothing accepted is lost, nothing finished is repeated, and every crash site
+can be stepped to and tested.
+"""
+
+from .clock import Clock as Clock
+from .clock import SystemClock as SystemClock
+from .errors import CorruptLog as CorruptLog
+from .errors import CorruptSession as CorruptSession
+from .errors import HarnessClosed as HarnessClosed
+from .errors import HarnessFault as HarnessFault
+from .errors import InvalidPayload as InvalidPayload
+from .errors import InvalidSessionId as InvalidSessionId
+from .errors import MissingExtra as MissingExtra
+from .errors import SessionError as SessionError
+from .errors import SessionLocked as SessionLocked
+from .errors import SessionNotFound as SessionNotFound
+from .errors import StorageError as StorageError
+from .harness import AgentHarness as AgentHarness
+from .lanes.restore import inspect_lane as inspect_lane
+from .lanes.surface import AgentLane as AgentLane
+from .options import CompactionSettings as CompactionSettings
+from .options import MessageType as MessageType
+from .options import QueueMode as QueueMode
+from .options import RetryPolicy as RetryPolicy
+from .options import SystemPromptContext as SystemPromptContext
+from .providers.base import Model as Model
+from .providers.base import ModelRegistry as ModelRegistry
+from .providers.base import Models as Models
+from .providers.base import Provider as Provider
+from .providers.base import StreamOptions as StreamOptions
+from .result import Err as Err
+from .result import Ok as Ok
+from .result import RejectedError as RejectedError
+from .result import Result as Result
+from .session.context import Context as Context
+from .session.context import build_context as build_context
+from .session.session import Session as Session
+from .types.messages import AgentMessage as AgentMessage
+from .types.messages import AssistantMessage as AssistantMessage
+from .types.messages import CustomMessage as CustomMessage
+from .types.messages import ImageContent as ImageContent
+from .types.messages import TextContent as TextContent
+from .types.messages import ThinkingContent as ThinkingContent
+from .types.messages import ToolCall as ToolCall
+from .types.messages import ToolResultMessage as ToolResultMessage
+from .types.messages import Usage as Usage
+from .types.messages import UserMessage as UserMessage
+from .types.tools import AgentTool as AgentTool
+from .types.tools import AgentToolResult as AgentToolResult
+from .types.tools import ToolInvocation as ToolInvocation

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from ..abort_signal import AbortSignal
 from ..events.catalog import HarnessEvent
 from ..hooks.catalog import (
+    AfterTool,
     BeforeCompaction,
     BeforeNavigation,
     BeforeRequest,
     BeforeRunEnd,
     BeforeTool,
-    AfterTool,
     CompactionDecision,
     HookName,
     NavigationDecision,
@@ -79,6 +80,16 @@ class Reads(Protocol):
     @property
     def aborting(self) -> bool:
         """An abort is accepted for the open operation."""
+        ...
+
+    @property
+    def signal(self) -> AbortSignal:
+        """Fires when the open operation is aborted."""
+        ...
+
+    @property
+    def answer(self) -> tuple[str, AssistantMessage] | None:
+        """Entry id and message of the newest assistant message this operation appended, deferred ones apart."""
         ...
 
     @property
@@ -159,6 +170,10 @@ class Reads(Protocol):
 
     async def run_messages(self) -> tuple[AgentMessage, ...]:
         """The messages this operation appended, oldest first."""
+        ...
+
+    async def get_entry(self, entry_id: str) -> Entry | None:
+        """Point lookup."""
         ...
 
     async def branch(self, start: str | None) -> list[Entry]:

@@ -12,7 +12,7 @@ from typing import TypeAlias, get_args
 
 from .catalog import EventType, HandlerError, HarnessEvent
 
-Listener: TypeAlias = Callable[[HarnessEvent], None | Awaitable[None]]
+Listener: TypeAlias = Callable[[HarnessEvent], Awaitable[None] | None]
 FLUSH_SECONDS = 1.0
 """How long `close()` waits for listeners that are still working."""
 

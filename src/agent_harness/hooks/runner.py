@@ -44,7 +44,7 @@ from .catalog import (
 
 E = TypeVar("E")
 R = TypeVar("R")
-Handler: TypeAlias = Callable[[E], R | None | Awaitable[R | None]]
+Handler: TypeAlias = Callable[[E], Awaitable[R | None] | R | None]
 Unregister: TypeAlias = Callable[[], None]
 
 ID_REQUIRED: frozenset[HookName] = frozenset({"before_run", "before_resume"})

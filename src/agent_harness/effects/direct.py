@@ -1,0 +1,334 @@
+"""DirectEffects: `Effects` passed straight through to line jobs, providers, tools and hooks (harness-v2 §15)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from ..events.catalog import MessageStart, MessageUpdate, ToolUpdate
+from ..hooks.catalog import (
+    AfterResponse,
+    AfterTool,
+    BeforeCompaction,
+    BeforeNavigation,
+    BeforePayload,
+    BeforeRequest,
+    BeforeResume,
+    BeforeRunEnd,
+    BeforeTool,
+    CompactionDecision,
+    HookName,
+    NavigationDecision,
+    ToolDecision,
+    ToolResultPatch,
+    TransformContext,
+)
+from ..lanes import jobs
+from ..lanes.lane import LaneRuntime, RunningTool
+from ..lanes.reads import LaneReads
+from ..loop.stream import StreamAssistantConfig, stream_assistant, transport_error
+from ..loop.tools import execute_tool_call
+from ..options import SystemPromptContext
+from ..providers.base import (
+    AssistantMessageEvent,
+    Model,
+    ProviderResponse,
+    RequestContext,
+    StreamDelta,
+    StreamOptions,
+)
+from ..telemetry.context import TelemetryContext
+from ..types.actions import HookAction
+from ..types.entries import Entry, ProvisionedEntry
+from ..types.json import JsonValue
+from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle
+from ..types.records import LaneRecord, OperationError, Outcome, RecordBody, RunIntent
+from ..types.tools import AgentToolResult, ExecutedToolCall, PreparedToolCall
+from .base import AssistantRequest, FactWrite, Reads
+
+T = TypeVar("T")
+
+
+class DirectEffects:
+    """One lane's effects. Hooks inside a request go through the gate by themselves when there is one."""
+
+    def __init__(self, lane: LaneRuntime) -> None:
+        self._lane = lane
+        self._env = lane.env
+        self._reads = LaneReads(lane)
+
+    @property
+    def reads(self) -> Reads:
+        """See `Effects`."""
+        return self._reads
+
+    # Durable writes --------------------------------------------------------
+
+    async def append_entry(self, entry: ProvisionedEntry, parent: TelemetryContext) -> Entry:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: self._lane.write_entry(entry))
+
+    async def append_record(self, body: RecordBody, parent: TelemetryContext) -> LaneRecord:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: self._lane.write_record(body))
+
+    async def move_lane(self, to: str | None, parent: TelemetryContext) -> None:
+        """See `Effects`."""
+        await self._lane.line.run(lambda: jobs.move_lane(self._lane, to))
+
+    async def set_fact(self, fact: FactWrite, parent: TelemetryContext) -> None:
+        """See `Effects`."""
+        await self._lane.line.run(lambda: jobs.set_label(self._lane, fact.target_id, fact.label))
+
+    async def try_finish_run(
+        self,
+        run_id: str,
+        outcome: Literal["completed", "failed"],
+        parent: TelemetryContext,
+        error: OperationError | None = None,
+    ) -> Literal["finished", "continue"]:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: jobs.try_finish_run(self._lane, run_id, outcome, error))
+
+    async def finish_operation(
+        self, run_id: str, outcome: Outcome, parent: TelemetryContext, error: OperationError | None = None
+    ) -> Literal["finished", "continue"]:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: jobs.finish_operation(self._lane, run_id, outcome, error))
+
+    async def commit_run_end_follow_up(
+        self, run_id: str, item: ProvisionedEntry, parent: TelemetryContext
+    ) -> Literal["committed", "dropped"]:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: jobs.commit_run_end_follow_up(self._lane, run_id, item))
+
+    async def consume_queue_item(
+        self, run_id: str, queue: Literal["steer", "followUp"], entry_id: str, parent: TelemetryContext
+    ) -> Literal["consumed", "skipped"]:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: jobs.consume_queue_item(self._lane, run_id, queue, entry_id))
+
+    async def apply_pending_write(
+        self, run_id: str, entry_id: str, parent: TelemetryContext
+    ) -> Literal["applied", "skipped"]:
+        """See `Effects`."""
+        return await self._lane.line.run(lambda: jobs.apply_pending_write(self._lane, run_id, entry_id))
+
+    # External effects ------------------------------------------------------
+
+    async def stream_assistant(self, request: AssistantRequest, parent: TelemetryContext) -> AssistantMessage:
+        """See `Effects`."""
+        model = self._reads.model()
+        streamed = request.messages is None
+        head = ProviderResponse(status=200)
+
+        async def on_response(response: ProviderResponse) -> None:
+            nonlocal head
+            head = response
+
+        config = StreamAssistantConfig(
+            model=model,
+            models=self._env.models,
+            now_ms=self._env.clock.now_ms,
+            system_prompt=await self._system_prompt(request, model),
+            tools=self._reads.tools() if streamed else (),
+            options=self._options(request, model),
+            transform_context=lambda messages: self._transform(messages, parent),
+            to_provider_messages=self._env.convert,
+            on_payload=(lambda payload: self._payload(model, payload, parent))
+            if self._env.hooks.has("before_payload")
+            else None,
+            on_response=on_response,
+            signal=self._lane.signal,
+            telemetry=parent,
+        )
+        messages = await self._lane.context_messages() if request.messages is None else request.messages
+        emit = (lambda event: self._stream_event(request.run_id, event)) if streamed else _ignore
+        final = await stream_assistant(messages, config, emit)
+        return await self._after_response(head, final, parent)
+
+    async def _system_prompt(self, request: AssistantRequest, model: Model) -> str | None:
+        if request.system_prompt is not None or request.messages is not None:
+            return request.system_prompt
+        configuration = self._reads.state.effective_configuration
+        return await self._env.resolve_system_prompt(
+            SystemPromptContext(
+                lane=self._lane.name,
+                model=model,
+                thinking_level=configuration.thinking_level,
+                active_tool_names=configuration.active_tool_names,
+                resources=self._env.resources,
+            )
+        )
+
+    def _options(self, request: AssistantRequest, model: Model) -> StreamOptions:
+        options = request.options
+        level = options.thinking_level or self._reads.state.effective_configuration.thinking_level
+        return replace(
+            options,
+            thinking_level=level if level != "off" and level in model.thinking_levels else None,
+            deferred=options.deferred and model.deferred and request.step == "assistant",
+        )
+
+    def _stream_event(self, run_id: str, event: AssistantMessageEvent) -> None:
+        if not isinstance(event, StreamDelta):
+            return
+        if self._lane.streaming is None:
+            self._lane.emit(MessageStart(lane=self._lane.name, run_id=run_id, message=event.partial))
+        self._lane.streaming = event.partial
+        self._lane.emit(MessageUpdate(lane=self._lane.name, run_id=run_id, message=event.partial, event=event))
+
+    async def execute_tool(
+        self, prepared: PreparedToolCall, turn_id: str | None, parent: TelemetryContext
+    ) -> ExecutedToolCall:
+        """See `Effects`."""
+        call, lane = prepared.tool_call, self._lane
+        running = RunningTool(call.id, call.name, prepared.args)
+        lane.running_tools[prepared.tool_index] = running
+        run_id = lane.op().id
+        finished = False
+
+        def update(partial: AgentToolResult) -> None:
+            if finished:
+                return  # a late report of a call whose result is already decided
+            running.partial = partial
+            lane.emit(
+                ToolUpdate(
+                    lane=lane.name,
+                    run_id=run_id,
+                    turn_id=turn_id,
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    partial_result=partial,
+                )
+            )
+
+        loop = asyncio.get_running_loop()
+        try:
+            return await execute_tool_call(
+                prepared,
+                lane.signal,
+                context=await self._env.resolve_tool_context(),
+                # A blocking tool reports from its thread; events belong to the loop.
+                update=update
+                if prepared.tool.execute is not None
+                else lambda partial: _from_thread(loop, update, partial),
+            )
+        finally:
+            finished = True
+            lane.running_tools.pop(prepared.tool_index, None)
+
+    async def fetch_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> AssistantMessage:
+        """See `Effects`."""
+        try:
+            fetch = getattr(self._env.models.provider(model), "fetch_deferred", None)
+            if fetch is None:
+                raise LookupError(f"provider {model.api!r} cannot fetch deferred answers")
+            message: AssistantMessage = await fetch(model, handle, self._request_context(parent))
+        except Exception as error:
+            return transport_error(model, error, self._env.clock.now_ms())
+        return await self._after_response(ProviderResponse(status=200), message, parent)
+
+    async def cancel_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> None:
+        """See `Effects`."""
+        try:
+            cancel = getattr(self._env.models.provider(model), "cancel_deferred", None)
+            if cancel is not None:
+                await cancel(model, handle, self._request_context(parent))
+        except Exception:
+            return  # best effort; the abort goes on
+
+    def _request_context(self, parent: TelemetryContext) -> RequestContext:
+        return RequestContext(signal=self._lane.signal, telemetry=parent, now_ms=self._env.clock.now_ms)
+
+    # Hooks -----------------------------------------------------------------
+
+    async def before_request(self, event: BeforeRequest, parent: TelemetryContext) -> StreamOptions:
+        """See `Effects`."""
+        return await self._env.hooks.before_request(event, parent)
+
+    async def before_tool(self, event: BeforeTool, parent: TelemetryContext) -> ToolDecision:
+        """See `Effects`."""
+        return await self._env.hooks.before_tool(event, parent)
+
+    async def after_tool(self, event: AfterTool, parent: TelemetryContext) -> ToolResultPatch:
+        """See `Effects`."""
+        return await self._env.hooks.after_tool(event, parent)
+
+    async def before_run_end(self, event: BeforeRunEnd, parent: TelemetryContext) -> tuple[str, ...]:
+        """See `Effects`."""
+        return await self._env.hooks.before_run_end(event, parent)
+
+    async def before_compaction(self, event: BeforeCompaction, parent: TelemetryContext) -> CompactionDecision:
+        """See `Effects`."""
+        return await self._env.hooks.before_compaction(event, parent)
+
+    async def before_navigation(self, event: BeforeNavigation, parent: TelemetryContext) -> NavigationDecision:
+        """See `Effects`."""
+        return await self._env.hooks.before_navigation(event, parent)
+
+    async def before_resume(self, parent: TelemetryContext) -> None:
+        """See `Effects`."""
+        op = self._lane.op()
+        run = op.intent if isinstance(op.intent, RunIntent) else None
+        event = BeforeResume(
+            lane=self._lane.name,
+            run_id=op.id,
+            kind=op.kind,
+            prompt=run.original_prompt if run else (),
+            system_prompt_override=run.system_prompt_override if run else None,
+        )
+        await self._env.hooks.before_resume(event, dict(run.resume_data or {}) if run else {}, parent)
+
+    async def _transform(
+        self, messages: tuple[AgentMessage, ...], parent: TelemetryContext
+    ) -> tuple[AgentMessage, ...]:
+        if not self._env.hooks.has("transform_context"):
+            return messages
+        event = TransformContext(lane=self._lane.name, messages=messages)
+        return await self._nested("transform_context", lambda: self._env.hooks.transform_context(event, parent))
+
+    async def _payload(self, model: Model, payload: JsonValue, parent: TelemetryContext) -> JsonValue:
+        event = BeforePayload(lane=self._lane.name, model=model, payload=payload)
+        return await self._nested("before_payload", lambda: self._env.hooks.before_payload(event, parent))
+
+    async def _after_response(
+        self, head: ProviderResponse, message: AssistantMessage, parent: TelemetryContext
+    ) -> AssistantMessage:
+        if not self._env.hooks.has("after_response"):
+            return message
+        event = AfterResponse(lane=self._lane.name, status=head.status, headers=head.headers, message=message)
+        return await self._nested("after_response", lambda: self._env.hooks.after_response(event, parent))
+
+    async def _nested(self, name: HookName, run: Callable[[], Awaitable[T]]) -> T:
+        """A hook inside a released action parks as its own action (harness-v2 §15 "The gate is reentrant")."""
+        gate = self._lane.gate
+        return await run() if gate is None else await gate.pass_through(HookAction(name=name), run)
+
+    # Time ------------------------------------------------------------------
+
+    async def sleep(self, delay_ms: int, parent: TelemetryContext) -> Literal["elapsed", "aborted"]:
+        """See `Effects`."""
+        if self._lane.signal.aborted:
+            return "aborted"
+        waiting = asyncio.ensure_future(self._env.clock.sleep(delay_ms))
+        aborted = asyncio.ensure_future(self._lane.signal.wait())
+        try:
+            await asyncio.wait({waiting, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            return "aborted" if self._lane.signal.aborted else "elapsed"
+        finally:
+            waiting.cancel()
+            aborted.cancel()
+
+
+def _from_thread(
+    loop: asyncio.AbstractEventLoop, update: Callable[[AgentToolResult], None], partial: AgentToolResult
+) -> None:
+    try:
+        loop.call_soon_threadsafe(update, partial)
+    except RuntimeError:
+        pass  # the loop is gone; so is everybody who would look
+
+
+def _ignore(event: AssistantMessageEvent) -> None:
+    """Summary requests stream to nobody."""

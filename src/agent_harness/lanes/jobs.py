@@ -1,0 +1,316 @@
+"""The line jobs: check live state, at most one durable write, nothing else (harness-v2 §15 "The lane mutation line").
+
+Each function is the body of one job; callers run it with `lane.line.run`. Because jobs run one at a time, two
+concurrent calls have exactly two histories.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from ..errors import InvalidPayload, StorageError
+from ..events.catalog import FactUpdate, RunAbort, RunEnd, RunStart
+from ..hooks.catalog import BeforeRunOutcome
+from ..outcomes import (
+    AbortAccepted,
+    AbortRejected,
+    CancelQueued,
+    CancelQueuedRejected,
+    InvalidMessage,
+    LaneBusy,
+    MissingIdentities,
+    NoActiveOperation,
+    NoActiveRun,
+    NothingToResume,
+    Queued,
+    QueueRejected,
+    ResumeRejected,
+    UnknownQueueItem,
+)
+from ..reducer.fold import configuration_from
+from ..reducer.predicates import has_pending_input, has_pending_work
+from ..result import Err, Ok, Result
+from ..session.context import configuration_entries
+from ..types.entries import MessageBody, ProvisionedEntry
+from ..types.messages import AgentMessage, AssistantMessage
+from ..types.records import (
+    AbortRequested,
+    AdjustmentUsage,
+    OperationError,
+    OperationFinished,
+    OperationStarted,
+    Outcome,
+    QueueCancelled,
+    QueueEnqueued,
+    QueueName,
+    RunIntent,
+    WriteDeferred,
+)
+from ..types.state import OperationState
+from .lane import LaneRuntime
+from .restore import missing_identities
+
+# Lane surface --------------------------------------------------------------------------------------------------------
+
+
+def busy(lane: LaneRuntime) -> LaneBusy | None:
+    """The rejection for a lane that has an operation."""
+    op = lane.operation
+    if op is None:
+        return None
+    status = "running" if lane.executing else "suspended: resume or abort it"
+    return LaneBusy(
+        lane=lane.name,
+        operation_id=op.id,
+        operation_kind=op.kind,
+        message=f"lane {lane.name!r} has an open {op.kind} ({status})",
+    )
+
+
+async def accept_run(
+    lane: LaneRuntime, prompt: tuple[AgentMessage, ...], prepared: BeforeRunOutcome, begin: Callable[[], None]
+) -> Result[str, LaneBusy | InvalidMessage | MissingIdentities]:
+    """Accept a run: capture the pending nextRun items, write `operation_started`, start the procedure.
+
+    The procedure starts here and not in the caller, who may be gone by now (decisions section 3).
+    """
+    rejected = busy(lane)
+    if rejected is not None:
+        return Err(rejected)
+    unknown = missing_model(lane)
+    if unknown is not None:
+        return Err(unknown)
+    new_id = lane.env.session.id_generator.next
+    messages = tuple(ProvisionedEntry(id=new_id(), body=MessageBody(message=m)) for m in (*prompt, *prepared.messages))
+    intent = RunIntent(
+        original_prompt=prompt,
+        initial_messages=(*lane.state.lane_state.pending_next_run, *messages),
+        system_prompt_override=prepared.system_prompt,
+        resume_data=dict(prepared.resume_data) or None,
+    )
+    started = OperationStarted(source_leaf_id=lane.state.lane_state.leaf_id, intent=intent)
+    try:
+        record = await lane.write_record(started)
+    except InvalidPayload as error:
+        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the prompt was refused: {error}"))
+    lane.emit(RunStart(lane=lane.name, run_id=record.id))
+    begin()
+    return Ok(record.id)
+
+
+def missing_model(lane: LaneRuntime) -> MissingIdentities | None:
+    """The rejection for a lane whose effective model is not known here."""
+    ref = lane.state.effective_configuration.model
+    if lane.env.models.find(ref) is not None:
+        return None
+    name = f"{ref.provider}/{ref.model_id}"
+    message = f"model {name} is not known here: add it to models, or call set_model"
+    return MissingIdentities(lane=lane.name, tools=(), models=(name,), message=message)
+
+
+async def admit_resume(lane: LaneRuntime, begin: Callable[[], None]) -> Result[str, ResumeRejected]:
+    """Reserve the lane's single execution slot; no write."""
+    op = lane.operation
+    if op is None:
+        return Err(NothingToResume(lane=lane.name, message=f"lane {lane.name!r} has nothing to resume"))
+    if lane.executing:
+        rejected = busy(lane)
+        assert rejected is not None
+        return Err(rejected)
+    missing = missing_identities(lane.state, lane.env.tools, lane.env.models)
+    if missing:
+        names = ", ".join((*missing.tools, *missing.models))
+        return Err(
+            MissingIdentities(
+                lane=lane.name,
+                tools=missing.tools,
+                models=missing.models,
+                message=f"register what the open {op.kind} needs before resuming it: {names}",
+            )
+        )
+    begin()
+    return Ok(op.id)
+
+
+def accepting_run(lane: LaneRuntime) -> OperationState | None:
+    """The run that takes steer and follow-up messages now: running, suspended or draining, not aborting (A-10)."""
+    op = lane.operation
+    return op if op is not None and op.kind == "run" and not op.aborting else None
+
+
+async def enqueue(lane: LaneRuntime, queue: QueueName, message: AgentMessage) -> Result[Queued, QueueRejected]:
+    """Accept a queue item. nextRun needs no run and is always accepted."""
+    run_id: str | None = None
+    if queue != "nextRun":
+        op = accepting_run(lane)
+        if op is None:
+            text = f"lane {lane.name!r} has no run that takes messages; next_run keeps them for the next one"
+            return Err(NoActiveRun(lane=lane.name, message=text))
+        run_id = op.id
+    target = ProvisionedEntry(id=lane.env.session.id_generator.next(), body=MessageBody(message=message))
+    try:
+        await lane.write_record(QueueEnqueued(queue=queue, run_id=run_id, target=target))
+    except InvalidPayload as error:
+        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the message was refused: {error}"))
+    return Ok(Queued(entry_id=target.id))
+
+
+async def cancel_queued(lane: LaneRuntime, entry_id: str) -> Result[CancelQueued, CancelQueuedRejected]:
+    """Retract a pending item: cancelled, already consumed, or already cleared."""
+    op = lane.operation
+    pending_run = (*op.pending_steer, *op.pending_follow_up) if op is not None else ()
+    if any(item.id == entry_id for item in pending_run):
+        assert op is not None
+        await lane.write_record(QueueCancelled(run_id=op.id, entry_id=entry_id))
+        return Ok(CancelQueued(outcome="cancelled"))
+    if any(item.id == entry_id for item in lane.state.lane_state.pending_next_run):
+        await lane.write_record(QueueCancelled(entry_id=entry_id))
+        return Ok(CancelQueued(outcome="cancelled"))
+    enqueued = await lane.env.session.find_records(lane=lane.name, type="queue_enqueued")
+    if not any(isinstance(r.body, QueueEnqueued) and r.body.target.id == entry_id for r in enqueued):
+        message = f"lane {lane.name!r} never queued an item {entry_id!r}"
+        return Err(UnknownQueueItem(lane=lane.name, entry_id=entry_id, message=message))
+    captured = op is not None and any(item.id == entry_id for item in op.missing_initial_messages)
+    if captured or await lane.env.session.get_entry(entry_id) is not None:
+        return Ok(CancelQueued(outcome="already_consumed"))
+    return Ok(CancelQueued(outcome="already_cleared"))
+
+
+async def request_abort(lane: LaneRuntime, begin: Callable[[], None]) -> Result[AbortAccepted, AbortRejected]:
+    """Write the marker, drain the queues, signal the running effect; reconciliation is the procedure's work.
+
+    A second abort of the same operation writes nothing and returns no payloads.
+    """
+    op = lane.operation
+    if op is None:
+        return Err(NoActiveOperation(lane=lane.name, message=f"lane {lane.name!r} has no operation to abort"))
+    accepted = AbortAccepted(run_id=op.id, steer=(), follow_up=())
+    if not op.aborting:
+        steer, follow_up = _messages(op.pending_steer), _messages(op.pending_follow_up)
+        await lane.write_record(AbortRequested(run_id=op.id))
+        accepted = AbortAccepted(run_id=op.id, steer=steer, follow_up=follow_up)
+        lane.emit(RunAbort(lane=lane.name, run_id=op.id, steer=steer, follow_up=follow_up))
+    if lane.executing:
+        lane.signal.abort()
+    else:
+        begin()
+    return Ok(accepted)
+
+
+def _messages(items: tuple[ProvisionedEntry, ...]) -> tuple[AgentMessage, ...]:
+    return tuple(item.body.message for item in items if isinstance(item.body, MessageBody))
+
+
+async def accept_write(lane: LaneRuntime, target: ProvisionedEntry) -> Literal["appended", "deferred", "wait"]:
+    """A tree or configuration write: direct on an idle lane, deferred in a run, waiting for a structural operation."""
+    op = lane.operation
+    if op is None:
+        await lane.write_entry(target)
+        return "appended"
+    if op.kind != "run":
+        return "wait"
+    await lane.write_record(WriteDeferred(run_id=op.id, target=target))
+    return "deferred"
+
+
+async def record_usage(lane: LaneRuntime, adjustment: AdjustmentUsage) -> None:
+    """The application's own ledger entry."""
+    await lane.write_record(adjustment)
+
+
+# Procedures, through `fx` --------------------------------------------------------------------------------------------
+
+
+async def try_finish_run(
+    lane: LaneRuntime, run_id: str, outcome: Literal["completed", "failed"], error: OperationError | None
+) -> Literal["finished", "continue"]:
+    """Close the run if nothing is pending; a failed one looks at queues and writes only (A-15)."""
+    op = _own(lane, run_id)
+    pending = has_pending_work(op) if outcome == "completed" else has_pending_input(op)
+    if op.aborting or pending:
+        return "continue"
+    await _finish(lane, op, outcome, error)
+    return "finished"
+
+
+async def finish_operation(
+    lane: LaneRuntime, run_id: str, outcome: Outcome, error: OperationError | None
+) -> Literal["finished", "continue"]:
+    """Terminal record unless an abort marker or, for an abort, a deferred write comes first."""
+    op = _own(lane, run_id)
+    if (outcome != "aborted" and op.aborting) or (outcome == "aborted" and op.pending_writes):
+        return "continue"
+    await _finish(lane, op, outcome, error)
+    return "finished"
+
+
+async def _finish(lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None) -> None:
+    answer = lane.answer
+    await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error))
+    if op.kind == "run" and outcome != "declined":
+        final: AssistantMessage | None = answer[1] if answer is not None else None
+        lane.emit(
+            RunEnd(
+                lane=lane.name,
+                run_id=op.id,
+                outcome=outcome,
+                leaf_id=lane.state.lane_state.leaf_id,
+                final_entry_id=answer[0] if answer is not None else None,
+                final_message=final,
+                error=error,
+                recovery=lane.recovery,
+            )
+        )
+
+
+async def move_lane(lane: LaneRuntime, to: str | None) -> None:
+    """Jump the leaf to `to`; the configuration at the target is read inside the job."""
+    entries = await configuration_entries(lane.env.session, to)
+    await lane.write_move(to, configuration_from(entries, lane.env.defaults))
+
+
+async def set_label(lane: LaneRuntime, target_id: str, label: str | None) -> None:
+    """Write a label; equal content is written again only by recovery, and the latest wins."""
+    lane.env_alive()
+    try:
+        await lane.env.session.set_label(target_id, label)
+    except StorageError as error:
+        raise lane.env.fail(error) from error
+    lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
+
+
+async def commit_run_end_follow_up(
+    lane: LaneRuntime, run_id: str, item: ProvisionedEntry
+) -> Literal["committed", "dropped"]:
+    """Queue a follow-up only while the run is not aborting: nothing is written behind the marker."""
+    if _own(lane, run_id).aborting:
+        return "dropped"
+    await lane.write_record(QueueEnqueued(queue="followUp", run_id=run_id, target=item))
+    return "committed"
+
+
+async def consume_queue_item(
+    lane: LaneRuntime, run_id: str, queue: Literal["steer", "followUp"], entry_id: str
+) -> Literal["consumed", "skipped"]:
+    """Append a queued message if it is still pending."""
+    op = _own(lane, run_id)
+    items = op.pending_steer if queue == "steer" else op.pending_follow_up
+    item = next((item for item in items if item.id == entry_id), None)
+    if item is None or op.aborting:
+        return "skipped"
+    await lane.write_entry(item)
+    return "consumed"
+
+
+async def apply_pending_write(lane: LaneRuntime, run_id: str, entry_id: str) -> Literal["applied", "skipped"]:
+    """Append a deferred write if it is still pending; also while aborting."""
+    item = next((item for item in _own(lane, run_id).pending_writes if item.id == entry_id), None)
+    if item is None:
+        return "skipped"
+    await lane.write_entry(item)
+    return "applied"
+
+
+def _own(lane: LaneRuntime, run_id: str) -> OperationState:
+    op = lane.op()
+    assert op.id == run_id, "a procedure outlived its operation"
+    return op

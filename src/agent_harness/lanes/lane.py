@@ -1,0 +1,340 @@
+"""LaneRuntime: one lane's live state, its mutation line, its commits and the procedure that runs (harness-v2 §15)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+from ..abort_signal import AbortSignal
+from ..effects.gate import Gate
+from ..errors import CorruptLog, HarnessClosed, HarnessFault, StorageError
+from ..events.catalog import (
+    ConfigUpdate,
+    EntryAdded,
+    HarnessEvent,
+    MessageEnd,
+    MessageStart,
+    QueuedItem,
+    QueueUpdate,
+    UsageEvent,
+    WritePending,
+)
+from ..outcomes import OperationOutcome
+from ..reducer.fold import Fact, apply
+from ..session.context import project_entries, project_entry
+from ..session.stats import add_usage
+from ..types.entries import Entry, MessageBody, ProvisionedEntry
+from ..types.messages import AgentMessage, AssistantMessage
+from ..types.records import (
+    AbortRequested,
+    LaneRecord,
+    NewRecord,
+    OperationStarted,
+    QueueCancelled,
+    QueueEnqueued,
+    RecordBody,
+    WriteDeferred,
+)
+from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState
+from ..types.tools import AgentToolResult
+from .environment import Environment
+from .line import MutationLine
+from .restore import RestoredLane, differences, newest_answer, restore_lane
+
+Procedure: TypeAlias = Callable[[], Awaitable[OperationOutcome]]
+Written = TypeVar("Written", Entry, LaneRecord)
+
+
+class RunningTool:
+    """Live progress of one call, for snapshots."""
+
+    def __init__(self, tool_call_id: str, tool_name: str, args: object) -> None:
+        self.tool_call_id = tool_call_id
+        self.tool_name = tool_name
+        self.args = args
+        self.partial: AgentToolResult | None = None
+
+
+class LaneRuntime:
+    """State changes only in the commit callbacks here, whatever happens to a caller (decisions section 5)."""
+
+    def __init__(self, name: str, env: Environment, restored: RestoredLane) -> None:
+        self.name = name
+        self.env = env
+        self.line = MutationLine()
+        self.gate: Gate | None = None
+        self.state: LaneReductionResult = restored.reduction
+        self.answer = newest_answer(restored.own_entries)
+        self.signal = AbortSignal()
+        self.recovery = False
+        self.admitting = 0  # calls that may start an operation and have not been decided yet
+        self.procedure: asyncio.Task[None] | None = None
+        self.outcome: asyncio.Future[OperationOutcome] | None = None
+        self.streaming: AssistantMessage | None = None
+        self.running_tools: dict[int, RunningTool] = {}  # by tool index of the running batch
+        self.idle = asyncio.Event()
+        self._projection: list[AgentMessage] | None = None
+        self._settle_idle()
+        if env.drive == "manual":
+            self.gate = Gate()
+            self.gate.working = lambda: self.admitting > 0 or self.procedure is not None
+
+    # State -----------------------------------------------------------------
+
+    @property
+    def operation(self) -> OperationState | None:
+        """The open operation."""
+        return self.state.lane_state.operation
+
+    def op(self) -> OperationState:
+        """The open operation, which a caller knows to exist."""
+        operation = self.operation
+        assert operation is not None, f"lane {self.name!r} has no open operation"
+        return operation
+
+    @property
+    def executing(self) -> bool:
+        """A procedure is running."""
+        return self.procedure is not None
+
+    def emit(self, event: HarnessEvent) -> None:
+        """Publish."""
+        self.env.events.publish(event)
+
+    def _settle_idle(self) -> None:
+        if self.operation is None and self.procedure is None:
+            self.idle.set()
+        else:
+            self.idle.clear()
+
+    # Writes: called inside line jobs only ----------------------------------
+
+    async def write_entry(self, entry: ProvisionedEntry) -> Entry:
+        """Append one entry; live state follows in the commit's own callback."""
+        return await self._guarded(self.env.session.append_entry(entry, self.name, on_commit=self._entry_committed))
+
+    async def write_record(self, body: RecordBody, record_id: str | None = None) -> LaneRecord:
+        """Append one record under a fresh id."""
+        record = NewRecord(id=record_id or self.env.session.id_generator.next(), lane=self.name, body=body)
+        return await self._guarded(self.env.session.append_record(record, on_commit=self._record_committed))
+
+    async def write_move(self, to: str | None, configuration: EffectiveLaneConfiguration) -> None:
+        """Jump the leaf. `configuration` is what applies there."""
+        moved = LaneMoved(lane=self.name, to=to, configuration=configuration)
+
+        def committed(_seq: int) -> None:
+            before = self.state.effective_configuration
+            self.apply_fact(moved)
+            self.forget_context()
+            self._report_configuration(before)
+
+        self.env_alive()
+        try:
+            await self.env.session.move_lane(self.name, to, on_commit=committed)
+        except StorageError as error:
+            raise self.env.fail(error) from error
+
+    async def _guarded(self, write: Awaitable[Written]) -> Written:
+        self.env_alive()
+        try:
+            return await write
+        except StorageError as error:
+            raise self.env.fail(error) from error
+
+    def env_alive(self) -> None:
+        """Refuse a write on a faulted harness."""
+        if self.env.fault is not None:
+            raise self.env.fault
+
+    def apply_fact(self, fact: Fact) -> None:
+        """Fold a committed fact into live state; a fact that does not fold is a defect of the writer."""
+        try:
+            self.state = apply(self.state, fact)
+        except CorruptLog as error:
+            self.env.fail(error)
+        self._settle_idle()
+
+    def _entry_committed(self, entry: Entry) -> None:
+        run_id = self.operation.id if self.operation is not None else None
+        before = self.state.effective_configuration
+        self.apply_fact(entry)
+        if self._projection is not None:
+            if entry.type == "compaction":
+                self._projection = []
+            self._projection += project_entry(entry, self.env.entry_projectors)
+        message = entry.message
+        if message is None:
+            self.emit(EntryAdded(lane=self.name, run_id=run_id, entry=entry))
+        else:
+            self._message_committed(entry, message, run_id)
+        self._report_configuration(before)
+
+    def _message_committed(self, entry: Entry, message: AgentMessage, run_id: str | None) -> None:
+        if isinstance(message, AssistantMessage) and self.streaming is not None:
+            self.streaming = None  # its message_start came with the first delta
+        else:
+            self.emit(MessageStart(lane=self.name, run_id=run_id, message=message))
+        if isinstance(message, AssistantMessage) and message.stop_reason != "deferred" and run_id is not None:
+            self.answer = entry.id, message
+        self.emit(MessageEnd(lane=self.name, run_id=run_id, message=message, entry_id=entry.id))
+        if run_id is not None:
+            self._report_queues_if_consumed(entry.id)
+
+    def _report_queues_if_consumed(self, entry_id: str) -> None:
+        operation = self.operation
+        if operation is not None and entry_id in operation.queued_ids:
+            self.emit(self.queue_update())
+
+    def _report_configuration(self, before: EffectiveLaneConfiguration) -> None:
+        after = self.state.effective_configuration
+        if after.model != before.model:
+            self.emit(
+                ConfigUpdate(
+                    lane=self.name,
+                    property="model",
+                    value={"provider": after.model.provider, "modelId": after.model.model_id},
+                    previous={"provider": before.model.provider, "modelId": before.model.model_id},
+                )
+            )
+        if after.thinking_level != before.thinking_level:
+            self.emit(
+                ConfigUpdate(
+                    lane=self.name,
+                    property="thinkingLevel",
+                    value=after.thinking_level,
+                    previous=before.thinking_level,
+                )
+            )
+        if after.active_tool_names != before.active_tool_names:
+            self.emit(
+                ConfigUpdate(
+                    lane=self.name,
+                    property="activeTools",
+                    value=list(after.active_tool_names),
+                    previous=list(before.active_tool_names),
+                )
+            )
+
+    def _record_committed(self, record: LaneRecord) -> None:
+        if isinstance(record.body, OperationStarted):
+            self.answer = None
+        self.apply_fact(record)
+        body = record.body
+        if body.type == "usage":
+            self.env.totals = add_usage(self.env.totals, body.usage)
+            self.emit(UsageEvent(lane=self.name, record=record, totals=self.env.totals))
+        elif isinstance(body, QueueEnqueued | QueueCancelled | AbortRequested):
+            self.emit(self.queue_update())
+        elif isinstance(body, WriteDeferred):
+            self.emit(WritePending(lane=self.name, run_id=body.run_id, entry_id=body.target.id, entry=body.target))
+
+    def queue_update(self) -> QueueUpdate:
+        """The queues as they are now."""
+        operation = self.operation
+        return QueueUpdate(
+            lane=self.name,
+            steer=queued(operation.pending_steer) if operation else (),
+            follow_up=queued(operation.pending_follow_up) if operation else (),
+            next_run=queued(self.state.lane_state.pending_next_run),
+        )
+
+    # Context ---------------------------------------------------------------
+
+    async def context_messages(self) -> list[AgentMessage]:
+        """The projected context of the leaf, kept incrementally: history is read once, not per request."""
+        if self._projection is None:
+            leaf_id = self.state.lane_state.leaf_id
+            entries: list[Entry] = []
+            if leaf_id is not None:
+                entries = await self.env.session.find_entries_on_branch(start=leaf_id, stop_at_type="compaction")
+            self._projection = project_entries(reversed(entries), self.env.entry_projectors)
+        return list(self._projection)
+
+    def forget_context(self) -> None:
+        """The leaf jumped: the next request projects anew."""
+        self._projection = None
+
+    # The procedure ---------------------------------------------------------
+
+    def start(self, procedure: Procedure, *, recovery: bool) -> asyncio.Future[OperationOutcome]:
+        """Run `procedure` in a task that the lane owns; its outcome outlives any caller."""
+        assert self.procedure is None
+        self.recovery = recovery
+        self.signal = AbortSignal()
+        if self.op().aborting:
+            self.signal.abort()
+        outcome: asyncio.Future[OperationOutcome] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(_retrieve)
+        self.outcome = outcome
+        self.procedure = asyncio.get_running_loop().create_task(self._drive(procedure, outcome))
+        self._settle_idle()
+        return outcome
+
+    async def _drive(self, procedure: Procedure, outcome: asyncio.Future[OperationOutcome]) -> None:
+        error: BaseException | None = None
+        result: OperationOutcome | None = None
+        try:
+            result = await procedure()
+            if self.recovery:
+                await self.check_fixed_point()
+        except asyncio.CancelledError:
+            error = HarnessClosed()  # closed, or the loop is ending: detach, the operation stays resumable
+        except (HarnessClosed, HarnessFault) as closed:
+            error = closed
+        except BaseException as defect:
+            error = self.env.fail(defect)
+            if not isinstance(defect, Exception):
+                raise
+        finally:
+            self.procedure = None
+            self.streaming = None
+            self.running_tools.clear()
+            self._settle_idle()
+            if not outcome.done():
+                if result is not None and error is None:
+                    outcome.set_result(result)
+                else:
+                    outcome.set_exception(error or HarnessClosed())
+            if self.gate is not None:
+                self.gate.poke()
+
+    async def check_fixed_point(self) -> None:
+        """Compare live state with the reduction of what is stored (harness-v2 §15 "Fixed-point self-check").
+
+        Raises:
+            HarnessFault: writer and reducer drifted apart.
+        """
+
+        async def job() -> None:
+            leaf_id = await self.env.session.view(self.name).get_leaf_id()
+            stored = await restore_lane(self.env.session, self.name, leaf_id, self.env.defaults)
+            unequal = differences(self.state, stored.reduction)
+            if unequal:
+                drift = CorruptLog("fixed_point", f"live state differs in {', '.join(unequal)}", lane=self.name)
+                raise self.env.fail(drift)
+
+        await self.line.run(job)
+
+    async def detach(self, reason: BaseException, timeout: float) -> None:
+        """Stop executing without writing anything more; a write in progress ends by itself."""
+        self.line.close(reason)
+        if self.gate is not None:
+            self.gate.close(reason)
+        procedure = self.procedure
+        if procedure is not None:
+            procedure.cancel()
+            if procedure is not asyncio.current_task():
+                await asyncio.wait([procedure], timeout=timeout)
+        await self.line.drain(timeout)
+
+
+def queued(items: tuple[ProvisionedEntry, ...]) -> tuple[QueuedItem, ...]:
+    """Queue items as clients see them."""
+    return tuple(
+        QueuedItem(entry_id=item.id, message=item.body.message) for item in items if isinstance(item.body, MessageBody)
+    )
+
+
+def _retrieve(future: asyncio.Future[OperationOutcome]) -> None:
+    # An outcome nobody waits for is no error: it reached events and wait_for_idle.
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,288 @@
+"""AgentLane: the stateless facade of one lane that users hold (harness-v2 §8 "The lane surface").
+
+Any number of facades may exist for a lane; identity is the name. Every refusal is an `Err`, nothing is written for it;
+faults and closure raise.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from ..effects.base import Effects
+from ..effects.direct import DirectEffects
+from ..effects.gate import Gate, GatedEffects
+from ..errors import HarnessClosed, InvalidPayload
+from ..events.catalog import RunResume
+from ..hooks.catalog import BeforeRun, BeforeRunOutcome
+from ..options import SystemPromptContext
+from ..outcomes import (
+    AbortResult,
+    CancelQueuedResult,
+    Closed,
+    InvalidMessage,
+    OperationOutcome,
+    QueueResult,
+    RecordUsageResult,
+    ResumeResult,
+    RunAborted,
+    RunCompleted,
+    RunFailed,
+    RunResult,
+    RunSuspended,
+)
+from ..procedures.run import run_procedure
+from ..result import Err, Ok
+from ..telemetry.context import TelemetryContext
+from ..types.actions import ActionInfo
+from ..types.json import JsonValue
+from ..types.messages import AgentMessage, ImageContent, Usage
+from ..types.records import AdjustmentUsage, QueueName
+from . import jobs
+from .lane import LaneRuntime
+from .messages import Input, Unacceptable, normalise
+
+T = TypeVar("T")
+
+
+class AgentLane:
+    """The operations of one lane. At most one operation runs per lane; other lanes are unaffected."""
+
+    def __init__(self, runtime: LaneRuntime) -> None:
+        self._lane = runtime
+        self._env = runtime.env
+
+    @property
+    def name(self) -> str:
+        """The lane's permanent name; "main" on the harness itself."""
+        return self._lane.name
+
+    async def get_leaf_id(self) -> str | None:
+        """The entry that future work extends, from live state."""
+        self._env.require_alive()
+        return self._lane.state.lane_state.leaf_id
+
+    # Operations ------------------------------------------------------------
+
+    async def prompt(self, prompt: Input, images: Sequence[ImageContent] = ()) -> RunResult:
+        """Accept a prompt as a durable run and wait for its outcome.
+
+        Cancelling the waiting task does not cancel the run: its outcome reaches events and `wait_for_idle()`. Cancelled
+        before acceptance, nothing is written.
+
+        Returns:
+            Ok with the outcome (completed, aborted, failed or suspended), or Err: LaneBusy, InvalidMessage,
+            MissingIdentities, Closed.
+
+        Raises:
+            HarnessFault: a write failed; reopen the session.
+            HarnessClosed: closed while the run was active; it stays resumable.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        self._lane.admitting += 1
+        try:
+            try:
+                messages = normalise(prompt, images, self._env.clock.now_ms(), self._env.message_types)
+            except Unacceptable as reason:
+                return Err(self._invalid(str(reason)))
+            prepared = await self._before_run(messages)
+            accepted = await self._job(
+                lambda: jobs.accept_run(self._lane, messages, prepared, lambda: self._begin(recovery=False))
+            )
+        finally:
+            self._admitted()
+        if isinstance(accepted, Err):
+            return accepted
+        outcome = await self._outcome()
+        assert isinstance(outcome, RunCompleted | RunAborted | RunFailed | RunSuspended)
+        return Ok(outcome)
+
+    async def _before_run(self, messages: tuple[AgentMessage, ...]) -> BeforeRunOutcome:
+        if not self._env.hooks.has("before_run"):
+            return BeforeRunOutcome()
+        configuration = self._lane.state.effective_configuration
+        model = self._env.models.find(configuration.model) or self._env.model
+        prompt = await self._env.resolve_system_prompt(
+            SystemPromptContext(
+                lane=self.name,
+                model=model,
+                thinking_level=configuration.thinking_level,
+                active_tool_names=configuration.active_tool_names,
+                resources=self._env.resources,
+            )
+        )
+        event = BeforeRun(lane=self.name, prompt=messages, system_prompt=prompt or "", resources=self._env.resources)
+        return await self._env.hooks.before_run(event, self._env.telemetry)
+
+    async def resume(self) -> ResumeResult:
+        """Continue this lane's open operation from its last safe boundary, and wait for its outcome."""
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        self._lane.admitting += 1
+        try:
+            admitted = await self._job(lambda: jobs.admit_resume(self._lane, lambda: self._begin(recovery=True)))
+        finally:
+            self._admitted()
+        return admitted if isinstance(admitted, Err) else Ok(await self._outcome())
+
+    async def abort(self) -> AbortResult:
+        """Record the cancellation, signal the running effect and return; reconciliation follows.
+
+        The payloads of cleared steer and follow-up items are in the answer. With no procedure running, one starts at
+        the abort path.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        self._lane.admitting += 1
+        try:
+            return await self._job(
+                lambda: jobs.request_abort(self._lane, lambda: self._begin(recovery=True, resumed=False))
+            )
+        finally:
+            self._admitted()
+
+    def _begin(self, *, recovery: bool, resumed: bool = True) -> None:
+        effects = self._effects()
+        parent = self._env.telemetry
+
+        async def procedure() -> OperationOutcome:
+            if recovery and resumed:
+                await effects.before_resume(parent)
+                self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
+            return await self._procedure(effects, parent)
+
+        self._lane.start(procedure, recovery=recovery)
+
+    async def _procedure(self, effects: Effects, parent: TelemetryContext) -> OperationOutcome:
+        return await run_procedure(effects, parent)
+
+    def _effects(self) -> Effects:
+        direct = DirectEffects(self._lane)
+        return direct if self._lane.gate is None else GatedEffects(direct, self._lane.gate)
+
+    async def _outcome(self) -> OperationOutcome:
+        outcome = self._lane.outcome
+        assert outcome is not None
+        return await asyncio.shield(outcome)  # cancelling the caller must not cancel what others wait for
+
+    # Queues ----------------------------------------------------------------
+
+    async def steer(self, message: Input, images: Sequence[ImageContent] = ()) -> QueueResult:
+        """Correct the current work: the model sees it before its next answer. Needs a run that is not aborting."""
+        return await self._enqueue("steer", message, images)
+
+    async def follow_up(self, message: Input, images: Sequence[ImageContent] = ()) -> QueueResult:
+        """Add work for when the model would stop. Needs a run that is not aborting."""
+        return await self._enqueue("followUp", message, images)
+
+    async def next_run(self, message: Input, images: Sequence[ImageContent] = ()) -> QueueResult:
+        """Seed the lane's next run; always accepted and kept."""
+        return await self._enqueue("nextRun", message, images)
+
+    async def _enqueue(self, queue: QueueName, message: Input, images: Sequence[ImageContent]) -> QueueResult:
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        try:
+            messages = normalise(message, images, self._env.clock.now_ms(), self._env.message_types)
+        except Unacceptable as reason:
+            return Err(self._invalid(str(reason)))
+        if len(messages) != 1:
+            return Err(self._invalid("a queue item is one message"))
+        return await self._job(lambda: jobs.enqueue(self._lane, queue, messages[0]))
+
+    async def cancel_queued(self, entry_id: str) -> CancelQueuedResult:
+        """Durably retract a pending queue item."""
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        return await self._job(lambda: jobs.cancel_queued(self._lane, entry_id))
+
+    async def record_usage(
+        self, usage: Usage, *, entry_id: str | None = None, details: JsonValue = None
+    ) -> RecordUsageResult:
+        """Append an adjustment to the ledger: reconciliation, estimates, corrections. Negative values are legal.
+
+        Raises:
+            InvalidPayload: `details` is not JSON as we accept it; nothing was written.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        adjustment = AdjustmentUsage(usage=usage, entry_id=entry_id, details=details)
+        await self._job(lambda: jobs.record_usage(self._lane, adjustment))
+        return Ok(None)
+
+    # Waiting ---------------------------------------------------------------
+
+    async def wait_for_idle(self) -> None:
+        """Return once no operation is open on this lane.
+
+        A suspended operation keeps it waiting: resume or abort it.
+
+        Raises:
+            HarnessFault, HarnessClosed: the harness ended first.
+        """
+        while True:
+            self._env.require_alive()
+            if self._lane.operation is None and not self._lane.executing:
+                return
+            await self._lane.idle.wait()
+
+    async def run_when_idle(self, callback: Callable[[], Awaitable[None] | None]) -> None:
+        """Call `callback` once the lane is idle. Process-local: nothing is stored."""
+        await self.wait_for_idle()
+        result = callback()
+        if result is not None:
+            await result
+
+    # Manual drive ----------------------------------------------------------
+
+    async def peek_action(self) -> ActionInfo | None:
+        """The action that is parked next; None when no operation is in flight. No side effect.
+
+        Raises:
+            RuntimeError: the harness does not drive manually.
+        """
+        return await self._gate().peek()
+
+    async def execute_action(self, tool_call_id: str | None = None) -> ActionInfo | None:
+        """Release exactly the parked action and return the next one.
+
+        `tool_call_id` releases that parked `execute_tool` instead (A-4).
+
+        Raises:
+            RuntimeError: the harness does not drive manually, or two drivers act at once.
+        """
+        return await self._gate().execute(tool_call_id)
+
+    async def run_to_completion(self) -> None:
+        """Release actions until the operation settles."""
+        gate = self._gate()
+        while await gate.peek() is not None:
+            await gate.execute()
+
+    def _gate(self) -> Gate:
+        if self._lane.gate is None:
+            raise RuntimeError('manual drive needs AgentHarness.create(drive="manual")')
+        return self._lane.gate
+
+    # Helpers ---------------------------------------------------------------
+
+    def _closed(self) -> Closed | None:
+        if self._env.fault is not None:
+            raise self._env.fault
+        return Closed() if self._env.closed else None
+
+    def _admitted(self) -> None:
+        self._lane.admitting -= 1
+        if self._lane.gate is not None:
+            self._lane.gate.poke()
+
+    async def _job(self, job: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await self._lane.line.run(job)
+        except (HarnessClosed, InvalidPayload):
+            raise
+        except Exception as error:
+            raise self._env.fail(error) from error
+
+    def _invalid(self, reason: str) -> InvalidMessage:
+        return InvalidMessage(lane=self.name, reason=reason, message=f"the message was refused: {reason}")

@@ -1,0 +1,112 @@
+"""One provider request to one settled assistant message (harness-v2 §14). No durable state, no harness."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..abort_signal import AbortSignal
+from ..providers.base import (
+    AssistantMessageEvent,
+    Model,
+    Models,
+    OnPayload,
+    OnResponse,
+    ProviderContext,
+    RequestContext,
+    StreamEnd,
+    StreamOptions,
+    ToolSpec,
+)
+from ..session.context import to_provider_messages, unique_call_ids
+from ..telemetry.context import NOOP, TelemetryContext
+from ..types.messages import AgentMessage, AssistantMessage, Message
+from ..types.tools import AgentTool
+
+Emit = Callable[[AssistantMessageEvent], None]
+TransformMessages = Callable[[tuple[AgentMessage, ...]], Awaitable[tuple[AgentMessage, ...]]]
+ConvertMessages = Callable[[Sequence[AgentMessage]], Awaitable[Sequence[Message]]]
+
+
+async def _convert(messages: Sequence[AgentMessage]) -> Sequence[Message]:
+    return to_provider_messages(messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAssistantConfig:
+    """Everything one request needs beside its messages."""
+
+    model: Model
+    models: Models
+    now_ms: Callable[[], int]
+    system_prompt: str | None = None
+    tools: Sequence[AgentTool] = ()
+    options: StreamOptions = field(default_factory=StreamOptions)
+    transform_context: TransformMessages | None = None  # pruning, injection; its output is never cached
+    to_provider_messages: ConvertMessages = _convert
+    on_payload: OnPayload | None = None
+    on_response: OnResponse | None = None
+    signal: AbortSignal = field(default_factory=AbortSignal)
+    telemetry: TelemetryContext = NOOP
+
+
+async def stream_assistant(
+    messages: Sequence[AgentMessage], config: StreamAssistantConfig, emit: Emit
+) -> AssistantMessage:
+    """Send one request and return its settled message. Provider errors are in-band; the inputs are not changed.
+
+    Raises:
+        LookupError: no provider speaks the model's API.
+        AssertionError: the provider broke its contract (no end, or an unsettled one).
+    """
+    provider = config.models.provider(config.model)
+    agent_messages = tuple(messages)
+    if config.transform_context is not None:
+        agent_messages = await config.transform_context(agent_messages)
+    context = ProviderContext(
+        messages=unique_call_ids(await config.to_provider_messages(agent_messages)),
+        system_prompt=config.system_prompt,
+        tools=[tool_spec(tool) for tool in config.tools] if config.model.tools else (),
+    )
+    request = RequestContext(
+        signal=config.signal,
+        telemetry=config.telemetry,
+        on_payload=config.on_payload,
+        on_response=config.on_response,
+        now_ms=config.now_ms,
+    )
+    final: AssistantMessage | None = None
+    stream = provider.stream(config.model, context, config.options, request)
+    try:
+        async for event in stream:
+            if isinstance(event, StreamEnd):
+                final = event.message
+            else:
+                emit(event)
+    except Exception as error:
+        # Adapters report in-band; one that raises all the same is a transport failure, not a defect of the run.
+        final = transport_error(config.model, error, config.now_ms())
+    finally:
+        closing = getattr(stream, "aclose", None)
+        if closing is not None:
+            await closing()
+    if final is None or final.stop_reason == "pending":
+        raise AssertionError(f"provider {config.model.api!r} ended a stream without a settled message")
+    return final
+
+
+def tool_spec(tool: AgentTool) -> ToolSpec:
+    """The tool as the model sees it."""
+    return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+
+
+def transport_error(model: Model, error: Exception, now_ms: int) -> AssistantMessage:
+    """An error message for a failure that never became an answer. The text names the class, not the content."""
+    return AssistantMessage(
+        content=(),
+        api=model.api,
+        provider=model.provider,
+        model=model.id,
+        stop_reason="error",
+        error_message=f"the request failed: {type(error).__name__}",
+        error_code="transport",
+        timestamp=now_ms,
+    )

@@ -1,0 +1,240 @@
+"""The run procedure. A live prompt and a resume run this same code (harness-v2 §15 "Dispatch", "The loop")."""
+
+from ..effects.base import Effects
+from ..events.catalog import TurnEnd, TurnStart
+from ..hooks.catalog import BeforeRunEnd
+from ..outcomes import RunCompleted, RunFailed, RunOutcome, RunSuspended
+from ..reducer.predicates import ended_by_abort, has_pending_input, has_pending_work, needs_assistant, pick
+from ..telemetry.context import TelemetryContext
+from ..types.entries import ProvisionedEntry
+from ..types.messages import AssistantMessage, ToolResultMessage
+from ..types.records import OperationError
+from . import signals
+from .abort import abort_path
+from .build import message_error, user_entry
+from .deferred import redeem_deferred
+from .steps import assistant_step, give_up
+from .structural import auto_compact, context_over_limit, require_auto_reason
+from .tools import reconcile_tool_batch, run_tool_batch
+
+TRUNCATION = OperationError(
+    code="context_overflow", message="the response was truncated before completion: the context does not fit"
+)
+
+
+async def run_procedure(fx: Effects, parent: TelemetryContext) -> RunOutcome:
+    """Drive the open run from wherever its records end, to its close or its next suspension.
+
+    Raises:
+        whatever is a defect or a failed write: the harness faults.
+    """
+    return await _Run(fx, parent).from_the_start()
+
+
+class _Run:
+    def __init__(self, fx: Effects, parent: TelemetryContext) -> None:
+        self._fx = fx
+        self._reads = fx.reads
+        self._parent = parent
+        self._run_id = fx.reads.op.id
+        self._declined_threshold = False  # one try between two answers (A-15)
+
+    async def from_the_start(self) -> RunOutcome:
+        try:
+            return await self._resume_point()
+        except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
+            return await self._signalled(signal)
+
+    async def _resume_point(self) -> RunOutcome:
+        for item in self._reads.op.missing_initial_messages:
+            await self._fx.append_entry(item, self._parent)  # accepted input is never dropped, even when aborting
+        if self._reads.aborting or ended_by_abort(self._reads.op):
+            return await abort_path(self._fx, self._parent)
+        if self._reads.op.deferred is not None:
+            await self._redeem()
+        batch = self._reads.op.tool_batch
+        if batch is not None and batch.unresolved:
+            await self._reconcile()
+        step = self._reads.op.step
+        if step is not None and step.kind == "assistant":
+            # A crash in mid-step resumes that step before new input is consumed (harness-v2 §7).
+            await self._turn()
+        elif step is not None:
+            await auto_compact(self._fx, require_auto_reason(step), self._parent)
+        failure = self._reads.state.terminal_failure
+        if failure is not None:
+            return await self._drain_failed(message_error(failure.message))
+        return await self._loop()
+
+    async def _signalled(self, signal: BaseException) -> RunOutcome:
+        match signal:
+            case signals.Park():
+                return self._suspended(signal)
+            case signals.Aborted():
+                return await abort_path(self._fx, self._parent)
+            case signals.RunFailed():
+                return await self._drain_failed(signal.error)
+            case _:
+                raise signal
+
+    # The loop --------------------------------------------------------------
+
+    async def _loop(self) -> RunOutcome:
+        while True:
+            await self._checkpoint()
+            if self._reads.aborting:
+                return await abort_path(self._fx, self._parent)
+            if needs_assistant(self._reads.op):
+                if not self._declined_threshold and await context_over_limit(self._fx):
+                    # At most one threshold compaction between two answers, declined or not.
+                    self._declined_threshold = True
+                    await auto_compact(self._fx, "threshold", self._parent)
+                    continue  # a fresh checkpoint: input may have arrived meanwhile
+                await self._turn()
+                self._declined_threshold = False
+                continue
+            for item in pick(self._reads.op.pending_follow_up, self._reads.follow_up_mode):
+                await self._fx.consume_queue_item(self._run_id, "followUp", item.id, self._parent)
+            if has_pending_work(self._reads.op) or self._reads.aborting:
+                continue
+            await self._finish_boundary()
+            if has_pending_work(self._reads.op) or self._reads.aborting:
+                continue
+            if await self._fx.try_finish_run(self._run_id, "completed", self._parent) == "finished":
+                return self._completed()
+
+    async def _checkpoint(self) -> None:
+        for write in self._reads.op.pending_writes:
+            await self._fx.apply_pending_write(self._run_id, write.id, self._parent)
+        for item in pick(self._reads.op.pending_steer, self._reads.steering_mode):
+            await self._fx.consume_queue_item(self._run_id, "steer", item.id, self._parent)
+
+    async def _finish_boundary(self) -> None:
+        if not self._reads.has_hook("before_run_end"):
+            return
+        event = BeforeRunEnd(lane=self._reads.lane, run_id=self._run_id, messages=await self._reads.run_messages())
+        for text in await self._fx.before_run_end(event, self._parent):
+            item: ProvisionedEntry = user_entry(self._reads.new_id(), text, self._reads.now_ms())
+            await self._fx.commit_run_end_follow_up(self._run_id, item, self._parent)
+
+    # Turns -----------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """One assistant step and its complete tool batch.
+
+        Raises:
+            Aborted: the answer was cut, or an abort came.
+        """
+        turn_id = self._reads.new_id()
+        self._reads.emit(
+            TurnStart(lane=self._reads.lane, run_id=self._run_id, turn_id=turn_id, recovery=self._reads.recovery)
+        )
+        answer: AssistantMessage | None = None
+        results: tuple[ToolResultMessage, ...] = ()
+        try:
+            answer = await assistant_step(self._fx, turn_id, self._parent)
+            if answer.stop_reason == "aborted" or self._reads.aborting:
+                raise signals.Aborted
+            if answer.tool_calls:
+                batch = self._reads.op.tool_batch
+                assert batch is not None
+                await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn_id, self._parent)
+                if self._reads.aborting:
+                    raise signals.Aborted
+        except signals.Overflow:
+            await self._recover_overflow()
+        finally:
+            self._reads.emit(
+                TurnEnd(
+                    lane=self._reads.lane,
+                    run_id=self._run_id,
+                    turn_id=turn_id,
+                    message=answer,
+                    tool_results=results,
+                    recovery=self._reads.recovery,
+                )
+            )
+
+    async def _recover_overflow(self) -> None:
+        """Compact and retry, once per conversational input (harness-v2 §6)."""
+        if self._reads.aborting:
+            raise signals.Aborted
+        op = self._reads.op
+        if op.overflow_recovery_used:
+            assert op.step is not None
+            await give_up(self._fx, op.step.result_entry_id, TRUNCATION, self._parent)
+            raise signals.RunFailed(TRUNCATION)
+        await auto_compact(self._fx, "overflow", self._parent)
+
+    async def _redeem(self) -> None:
+        answer = await redeem_deferred(self._fx, self._parent)
+        batch = self._reads.op.tool_batch
+        if answer.tool_calls and batch is not None:
+            await run_tool_batch(self._fx, batch.assistant_entry_id, answer, None, self._parent)
+            if self._reads.aborting:
+                raise signals.Aborted
+
+    async def _reconcile(self) -> None:
+        batch = self._reads.op.tool_batch
+        assert batch is not None
+        entry = await self._reads.get_entry(batch.assistant_entry_id)
+        assert entry is not None
+        assert isinstance(entry.message, AssistantMessage)
+        await reconcile_tool_batch(self._fx, batch, entry.message, self._parent)
+        if self._reads.aborting:
+            raise signals.Aborted
+
+    # Endings ---------------------------------------------------------------
+
+    async def _drain_failed(self, error: OperationError) -> RunOutcome:
+        """Drain accepted input; only consumed conversational input starts new work (harness-v2 §6, A-15)."""
+        try:
+            while True:
+                for write in self._reads.op.pending_writes:
+                    await self._fx.apply_pending_write(self._run_id, write.id, self._parent)
+                consumed = await self._consume("steer") or await self._consume("followUp")
+                if self._reads.aborting:
+                    return await abort_path(self._fx, self._parent)
+                if consumed:
+                    return await self._loop()
+                if has_pending_input(self._reads.op):
+                    continue
+                if await self._fx.try_finish_run(self._run_id, "failed", self._parent, error) == "finished":
+                    return self._failed(error)
+        except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
+            return await self._signalled(signal)
+
+    async def _consume(self, queue: str) -> bool:
+        consumed = False
+        op = self._reads.op
+        if queue == "steer":
+            for item in pick(op.pending_steer, self._reads.steering_mode):
+                done = await self._fx.consume_queue_item(self._run_id, "steer", item.id, self._parent)
+                consumed = consumed or done == "consumed"
+        else:
+            for item in pick(op.pending_follow_up, self._reads.follow_up_mode):
+                done = await self._fx.consume_queue_item(self._run_id, "followUp", item.id, self._parent)
+                consumed = consumed or done == "consumed"
+        return consumed
+
+    def _completed(self) -> RunCompleted:
+        answer, leaf_id = self._reads.answer, self._reads.state.lane_state.leaf_id
+        assert answer is not None
+        assert leaf_id is not None
+        return RunCompleted(run_id=self._run_id, leaf_id=leaf_id, final_entry_id=answer[0], final_message=answer[1])
+
+    def _failed(self, error: OperationError) -> RunFailed:
+        answer = self._reads.answer
+        return RunFailed(
+            run_id=self._run_id,
+            leaf_id=self._reads.state.lane_state.leaf_id,
+            error=error,
+            final_entry_id=answer[0] if answer else None,
+            final_message=answer[1] if answer else None,
+        )
+
+    def _suspended(self, park: signals.Park) -> RunSuspended:
+        newest, leaf_id = self._reads.op.newest_own, self._reads.state.lane_state.leaf_id
+        assert newest is not None
+        assert leaf_id is not None
+        return RunSuspended(run_id=self._run_id, leaf_id=leaf_id, final_entry_id=newest.entry_id, deferred=park.handle)

@@ -1,0 +1,138 @@
+"""The assistant step: attempts with a durable count, each with its ledger record (harness-v2 §15 "Steps").
+
+A failed attempt appends nothing. Besides the answer, only a deferred handle, a terminal message or the give-up error
+enters the tree.
+"""
+
+from ..effects.base import AssistantRequest, Effects
+from ..events.catalog import RetryEnd, RetryScheduled, RetryStart, RunSuspend
+from ..hooks.catalog import BeforeRequest
+from ..providers.base import Model, is_retryable
+from ..reducer.overflow import is_context_overflow, is_recoverable_length
+from ..telemetry.context import TelemetryContext
+from ..types.messages import AssistantMessage
+from ..types.records import OperationError, RunIntent, StepAttempt
+from .build import assistant_entry, give_up_message, message_error, request_usage
+from .signals import Aborted, Overflow, Park, RunFailed
+
+RETRIES_EXHAUSTED = "retries_exhausted"
+
+
+async def assistant_step(fx: Effects, turn_id: str, parent: TelemetryContext) -> AssistantMessage:
+    """Produce one assistant message, retrying what may be retried.
+
+    Raises:
+        Park, RunFailed, Aborted, Overflow: see `signals`.
+    """
+    reads = fx.reads
+    retrying = False
+    while True:
+        if reads.aborting:
+            raise Aborted
+        step = reads.op.step
+        attempt = (step.attempts if step is not None and step.kind == "assistant" else 0) + 1
+        if attempt > reads.retry.max_attempts:
+            assert step is not None
+            error = OperationError(code=RETRIES_EXHAUSTED, message=f"no answer after {attempt - 1} attempts")
+            await give_up(fx, step.result_entry_id, error, parent)
+            raise RunFailed(error)
+        if retrying:
+            reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step="assistant", attempt=attempt))
+        entry_id, final = await _attempt(fx, attempt, turn_id, parent)
+        if is_overflow(reads.model(), reads.stream_options.max_tokens, final):
+            _retried(fx, attempt, retrying, False, final)
+            raise Overflow
+        if final.stop_reason == "error" and is_retryable(final) and attempt < reads.retry.max_attempts:
+            retrying = True
+            await _back_off(fx, attempt, final, parent)
+            continue
+        _retried(fx, attempt, retrying, final.stop_reason != "error", final)
+        await fx.append_entry(assistant_entry(entry_id, final), parent)
+        if final.stop_reason == "deferred":
+            assert final.deferred is not None
+            reads.emit(
+                RunSuspend(lane=reads.lane, run_id=reads.op.id, deferred=final.deferred, recovery=reads.recovery)
+            )
+            raise Park(final.deferred)
+        if final.stop_reason == "error":
+            raise RunFailed(message_error(final))
+        return final
+
+
+async def _attempt(fx: Effects, attempt: int, turn_id: str, parent: TelemetryContext) -> tuple[str, AssistantMessage]:
+    reads = fx.reads
+    op = reads.op
+    options = await fx.before_request(
+        BeforeRequest(
+            lane=reads.lane,
+            model=reads.model(),
+            step="assistant",
+            attempt=attempt,
+            stream_options=reads.stream_options,
+        ),
+        parent,
+    )
+    entry_id = reads.new_id()
+    await fx.append_record(
+        StepAttempt(run_id=op.id, step="assistant", attempt=attempt, result_entry_id=entry_id), parent
+    )
+    override = op.intent.system_prompt_override if isinstance(op.intent, RunIntent) else None
+    final = await fx.stream_assistant(
+        AssistantRequest(
+            step="assistant",
+            attempt=attempt,
+            run_id=op.id,
+            turn_id=turn_id,
+            options=options,
+            system_prompt=override,
+        ),
+        parent,
+    )
+    # The ledger comes before any branch: cost durability must not depend on result durability (harness-v2 §5).
+    await fx.append_record(request_usage("assistant", op.id, entry_id, attempt, final), parent)
+    return entry_id, final
+
+
+async def _back_off(fx: Effects, attempt: int, final: AssistantMessage, parent: TelemetryContext) -> None:
+    reads = fx.reads
+    delay_ms = reads.retry.delay_ms(attempt, final.retry_after_ms)
+    reads.emit(
+        RetryScheduled(
+            lane=reads.lane,
+            run_id=reads.op.id,
+            step="assistant",
+            attempt=attempt,
+            max_attempts=reads.retry.max_attempts,
+            delay_ms=delay_ms,
+            error_message=final.error_message or "",
+        )
+    )
+    await fx.sleep(delay_ms, parent)
+
+
+def _retried(fx: Effects, attempt: int, retrying: bool, success: bool, final: AssistantMessage) -> None:
+    if retrying:
+        reads = fx.reads
+        reads.emit(
+            RetryEnd(
+                lane=reads.lane,
+                run_id=reads.op.id,
+                step="assistant",
+                attempt=attempt,
+                success=success,
+                final_error=None if success else final.error_message,
+            )
+        )
+
+
+def is_overflow(model: Model, max_tokens: int | None, message: AssistantMessage) -> bool:
+    """Whether the request did not fit, so that the response is discarded and the context compacted."""
+    desired = max_tokens if max_tokens is not None else model.max_tokens
+    return is_context_overflow(message, model.context_window) or is_recoverable_length(message, desired)
+
+
+async def give_up(fx: Effects, entry_id: str, error: OperationError, parent: TelemetryContext) -> None:
+    """Make a failure durable: the entry fulfils the last attempt's provisioned id."""
+    model = fx.reads.model()
+    message = give_up_message(model.ref, model.api, error, fx.reads.now_ms())
+    await fx.append_entry(assistant_entry(entry_id, message), parent)
