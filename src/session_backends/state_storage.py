@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from agent_harness.errors import ReadOnlySession, SessionClosed
-from agent_harness.session.queries import BranchBounds, EntryQuery, InvalidQuery, RecordQuery
+from agent_harness.session.queries import BranchBounds, EntryQuery, RecordQuery
 from agent_harness.session.storage import (
     Diagnostic,
     EntryItem,
@@ -162,12 +162,10 @@ class StateStorage:
 
     async def find_open_operations(self, lane: str, limit: int | None = None) -> list[LaneRecord]:
         """See `SessionStorage`."""
-        _check_limit(limit)
         return self._open_state().find_open_operations(lane, limit)
 
     async def get_log(self, after_seq: int = 0, limit: int | None = None) -> list[LogItem]:
         """See `SessionStorage`."""
-        _check_limit(limit)
         return self._open_state().log(after_seq, limit)
 
     async def get_name(self) -> str | None:
@@ -199,8 +197,3 @@ class StateStorage:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"session {self._metadata.id} is closed")
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise InvalidQuery(f"limit must be a positive integer, not {limit!r}")

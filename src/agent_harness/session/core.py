@@ -14,7 +14,7 @@ from ..types.ids import IdGenerator
 from ..types.json import InvalidJson, JsonValue, check_text
 from ..types.messages import ExtensionMessage
 from ..types.records import LaneRecord, NewRecord
-from .queries import BranchBounds, EntryQuery, RecordQuery
+from .queries import BranchBounds, EntryQuery, RecordQuery, check_limit
 from .storage import LogItem, OnEntry, OnRecord, OnSeq, SessionStorage
 
 MessageValidator: TypeAlias = Callable[[Mapping[str, JsonValue]], object]
@@ -116,9 +116,11 @@ class SessionCore:
         return await self.storage.find_records(replace(query, up_to_seq=self.delivered_seq))
 
     async def find_open_operations(self, lane: str, limit: int | None = None) -> list[LaneRecord]:
+        check_limit(limit)
         return await self.storage.find_open_operations(lane, limit)
 
     async def get_log(self, after_seq: int = 0, limit: int | None = None) -> list[LogItem]:
+        check_limit(limit)
         bound = self.delivered_seq
         return [item for item in await self.storage.get_log(after_seq, limit) if item.seq <= bound]
 

@@ -85,6 +85,15 @@ class RecordQuery:
 def _check_common(order: str, limit: int | None) -> None:
     if order not in get_args(Order):
         raise InvalidQuery(f"unknown order {order!r}")
+    check_limit(limit)
+
+
+def check_limit(limit: int | None) -> None:
+    """A limit is at least 1.
+
+    Raises:
+        InvalidQuery: it is not.
+    """
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidQuery(f"limit must be a positive integer, not {limit!r}")
 
