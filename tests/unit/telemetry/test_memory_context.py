@@ -123,7 +123,9 @@ class Hostile(SpanError):
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> object:
-        raise RuntimeError(name)
+        if name == "message":
+            raise RuntimeError("unreadable")
+        return super().__getattribute__(name)
 
 
 @pytest.mark.parametrize(
