@@ -1,7 +1,7 @@
 """AgentHarness: one harness writes one session; it is also the lane `main` (harness-v2 §8 "The harness")."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -180,7 +180,7 @@ class AgentHarness(AgentLane):
         message_types: Sequence[MessageType] = (),
         telemetry_context: TelemetryContext = NOOP,
         clock: Clock | None = None,
-    ) -> AsyncIterator["AgentHarness"]:
+    ) -> AsyncGenerator["AgentHarness"]:
         """`async with AgentHarness.open(...) as harness`: `create`, and `close` on leaving; see `harness.suspended`."""
         created = await cls.create(
             session=session,

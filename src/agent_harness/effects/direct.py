@@ -143,7 +143,11 @@ class DirectEffects:
             telemetry=parent,
         )
         messages = await self._lane.context_messages() if request.messages is None else request.messages
-        emit = (lambda event: self._stream_event(request.run_id, event)) if streamed else _ignore
+
+        def emit(event: AssistantMessageEvent) -> None:
+            if streamed:  # a summary streams to nobody
+                self._stream_event(request.run_id, event)
+
         final = await stream_assistant(messages, config, emit)
         return await self._after_response(head, final, parent)
 
@@ -328,7 +332,3 @@ def _from_thread(
         loop.call_soon_threadsafe(update, partial)
     except RuntimeError:
         pass  # the loop is gone; so is everybody who would look
-
-
-def _ignore(event: AssistantMessageEvent) -> None:
-    """Summary requests stream to nobody."""

@@ -246,6 +246,9 @@ async def finish_operation(
 async def _finish(lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None) -> None:
     answer = lane.answer
     await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error))
+    if op.kind == "navigation":
+        entries = await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)
+        lane.reconfigure(configuration_from(entries, lane.env.defaults))
     if op.kind == "run" and outcome != "declined":
         final: AssistantMessage | None = answer[1] if answer is not None else None
         lane.emit(
@@ -263,9 +266,8 @@ async def _finish(lane: LaneRuntime, op: OperationState, outcome: Outcome, error
 
 
 async def move_lane(lane: LaneRuntime, to: str | None) -> None:
-    """Jump the leaf to `to`; the configuration at the target is read inside the job."""
-    entries = await configuration_entries(lane.env.session, to)
-    await lane.write_move(to, configuration_from(entries, lane.env.defaults))
+    """Jump the leaf to `to`."""
+    await lane.write_move(to)
 
 
 async def set_label(lane: LaneRuntime, target_id: str, label: str | None) -> None:

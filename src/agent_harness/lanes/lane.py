@@ -34,7 +34,7 @@ from ..types.records import (
     RecordBody,
     WriteDeferred,
 )
-from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState
+from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState, Reconfigured
 from ..types.tools import AgentToolResult
 from .environment import Environment
 from .line import MutationLine
@@ -117,21 +117,24 @@ class LaneRuntime:
         record = NewRecord(id=record_id or self.env.session.id_generator.next(), lane=self.name, body=body)
         return await self._guarded(self.env.session.append_record(record, on_commit=self._record_committed))
 
-    async def write_move(self, to: str | None, configuration: EffectiveLaneConfiguration) -> None:
-        """Jump the leaf. `configuration` is what applies there."""
-        moved = LaneMoved(lane=self.name, to=to, configuration=configuration)
+    async def write_move(self, to: str | None) -> None:
+        """Jump the leaf."""
 
         def committed(_seq: int) -> None:
-            before = self.state.effective_configuration
-            self.apply_fact(moved)
-            self.forget_context()
-            self._report_configuration(before)
+            self.apply_fact(LaneMoved(lane=self.name, to=to))
+            self._projection = None
 
         self.env_alive()
         try:
             await self.env.session.move_lane(self.name, to, on_commit=committed)
         except StorageError as error:
             raise self.env.fail(error) from error
+
+    def reconfigure(self, configuration: EffectiveLaneConfiguration) -> None:
+        """Take over the configuration of the path that a closed navigation left the lane on."""
+        before = self.state.effective_configuration
+        self.apply_fact(Reconfigured(configuration=configuration))
+        self._report_configuration(before)
 
     async def _guarded(self, write: Awaitable[Written]) -> Written:
         self.env_alive()
@@ -248,10 +251,6 @@ class LaneRuntime:
                 entries = await self.env.session.find_entries_on_branch(start=leaf_id, stop_at_type="compaction")
             self._projection = project_entries(reversed(entries), self.env.entry_projectors)
         return list(self._projection)
-
-    def forget_context(self) -> None:
-        """The leaf jumped: the next request projects anew."""
-        self._projection = None
 
     # The procedure ---------------------------------------------------------
 

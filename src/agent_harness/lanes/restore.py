@@ -44,8 +44,7 @@ async def restore_lane(
         records = await session.find_records(lane=lane, after_seq=start.seq, order="oldestFirst")
         if leaf_id is not None:
             own = await session.find_entries_on_branch(start=leaf_id, after_seq=start.seq, order="oldestFirst")
-        # After a navigation's move the path is another one, with no configuration of the operation's own on it.
-        anchor = own[0].parent_id if own else leaf_id
+        anchor = start.body.source_leaf_id
     source = LaneReductionInput(
         lane=lane,
         leaf_id=leaf_id,

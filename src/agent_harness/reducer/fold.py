@@ -49,6 +49,7 @@ from ..types.state import (
     ModelRef,
     NewestOwn,
     OperationState,
+    Reconfigured,
     StepState,
     Targets,
     TerminalFailureState,
@@ -57,7 +58,7 @@ from ..types.state import (
 )
 from . import validity
 
-Fact: TypeAlias = Entry | LaneRecord | LaneMoved
+Fact: TypeAlias = Entry | LaneRecord | LaneMoved | Reconfigured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +123,9 @@ def apply(state: LaneReductionResult, fact: Fact) -> LaneReductionResult:
         case LaneRecord():
             return replace(state, lane_state=_apply_record(state.lane_state, fact))
         case LaneMoved():
-            moved = replace(state.lane_state, leaf_id=fact.to)
-            return LaneReductionResult(lane_state=moved, effective_configuration=fact.configuration)
+            return replace(state, lane_state=replace(state.lane_state, leaf_id=fact.to))
+        case Reconfigured():
+            return replace(state, effective_configuration=fact.configuration)
         case _:
             assert_never(fact)
 

@@ -142,10 +142,16 @@ class LaneReductionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneMoved:
-    """Fact: the lane's leaf jumped. `configuration` is the effective one at the new leaf."""
+    """Fact: the lane's leaf jumped. The configuration stays the source's until the navigation is closed."""
 
     lane: str
     to: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfigured:
+    """Fact: a closed navigation left the lane on another path, with this configuration."""
+
     configuration: EffectiveLaneConfiguration
 
 
