@@ -1,0 +1,211 @@
+"""The commands and their options. Parsing alone happens here; each command is a coroutine that runs after it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+
+import typer
+
+from .failure import INTERRUPTED, USAGE, Failure, error_line, explain
+from .models import MODEL_VARIABLE
+from .output import drop_stdout, note
+from .store import find_store
+
+if TYPE_CHECKING:
+    from .running import Settings
+
+Command: TypeAlias = Callable[[], Coroutine[Any, Any, int]]  # what the coroutine is sent is asyncio's own affair
+
+STORE_VARIABLE = "AGENT_HARNESS_STORE"
+TRACE_VARIABLE = "AGENT_HARNESS_TRACE"
+
+app = typer.Typer(
+    name="agent-harness",
+    help="A durable runtime for AI agents: runs survive kill -9, finished work is never repeated.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+sessions = typer.Typer(help="Look at the sessions of a store.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(sessions, name="sessions")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar=STORE_VARIABLE,
+        metavar="URL",
+        help="sqlite:FILE, jsonl:FOLDER or another backend; default: .agent-harness/sessions.db in the folder.",
+    ),
+]
+Folder = Annotated[Path, typer.Option("--directory", "-C", help="The working folder of the tools and of the store.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", envvar=MODEL_VARIABLE, metavar="PROVIDER/ID", help="Such as openai/gpt-5, or scripted:FILE."
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="A server that speaks OpenAI's Chat Completions.")
+]
+System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Replaces the system prompt.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id.")]
+HERE = Path()
+
+
+@app.command()
+def demo(
+    json: Json = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder and say where it is.")] = False,
+) -> Command:
+    """Watch an agent be killed inside a tool and resumed by another process."""
+    from .demo import demo as command
+
+    return lambda: command(json=json, keep=keep)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; - reads it from stdin.")],
+    *,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Go on with this session.")] = None,
+    interrupted: Annotated[
+        Literal["ask", "resume", "abort"], typer.Option(help="What to do with the session's interrupted run.")
+    ] = "ask",
+    store: StoreUrl = None,
+    directory: Folder = HERE,
+    system: System = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> Command:
+    """Give an agent a task in the working folder; its answer is printed when it is done."""
+    from .running import run as command
+
+    async def work() -> int:
+        settings = _settings(directory, store, model, base_url, system, json=json, quiet=quiet)
+        text = sys.stdin.read() if prompt == "-" else prompt
+        return await command(settings, text, session, interrupted)
+
+    return work
+
+
+@app.command()
+def resume(
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="A session's id; default: the newest interrupted one.")
+    ] = None,
+    *,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    store: StoreUrl = None,
+    directory: Folder = HERE,
+    system: System = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> Command:
+    """Finish an interrupted run from its last safe point."""
+    from .running import resume as command
+
+    async def work() -> int:
+        return await command(_settings(directory, store, model, base_url, system, json=json, quiet=quiet), session)
+
+    return work
+
+
+@sessions.command("list")
+def list_sessions(store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+    """One line per session, newest first."""
+    from .sessions import list_sessions as command
+
+    return lambda: command(find_store(store, _folder(directory)), json=json)
+
+
+@sessions.command("log")
+def log(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+    """One line per durable write, oldest first."""
+    from .sessions import log as command
+
+    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+
+
+@sessions.command("show")
+def show(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+    """What a session has done, has open, and cost."""
+    from .sessions import show as command
+
+    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+
+
+@sessions.command("verify")
+def verify(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+    """Check a session's whole log against the validity rules."""
+    from .sessions import verify as command
+
+    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+
+
+def _folder(directory: Path) -> Path:
+    folder = Path(os.path.realpath(directory))
+    if not folder.is_dir():
+        raise Failure(f"{directory} is not a folder")
+    return folder
+
+
+def _settings(
+    directory: Path,
+    store: str | None,
+    model: str | None,
+    base_url: str | None,
+    system: str | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> "Settings":
+    from .running import Settings
+
+    folder = _folder(directory)
+    return Settings(
+        folder=folder,
+        store=find_store(store, folder),
+        model=model,
+        base_url=base_url,
+        system_prompt=system,
+        json=json,
+        quiet=quiet,
+    )
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Parse and run; every expected failure is one line on stderr and an exit code."""
+    try:
+        parsed: object = app(args=list(arguments), prog_name="agent-harness", standalone_mode=False)
+        if not callable(parsed):
+            return parsed if isinstance(parsed, int) else 0
+        code = asyncio.run(cast("Command", parsed)())
+        sys.stdout.flush()
+        return code
+    except typer.TyperException as error:
+        note(error_line(error.format_message()))
+        return USAGE
+    except BrokenPipeError:
+        drop_stdout()  # the reader has what it wanted
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        note(error_line("interrupted"))
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get(TRACE_VARIABLE):
+            raise
+        failure = explain(error) or Failure(
+            f"unexpected {type(error).__name__}: {error}; {TRACE_VARIABLE}=1 shows more"
+        )
+        note(error_line(str(failure)))
+        return failure.exit_code

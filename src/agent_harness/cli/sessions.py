@@ -1,0 +1,108 @@
+"""`sessions list|log|show|verify`: reading a store. Nothing here takes a claim or writes."""
+
+from datetime import UTC, datetime
+
+from ..lanes.restore import inspect_lane
+from ..session.storage import SessionMetadata
+from ..types.codec import dump
+from ..types.json import JsonValue
+from .failure import Failure
+from .output import note, one_line, say, to_json
+from .rendering import log_json, log_line
+from .store import Store, open_session, open_store
+
+
+async def list_sessions(store: Store, *, json: bool) -> int:
+    """One line per session, newest first."""
+    async with open_store(store, must_exist=True) as repo:
+        for found in await repo.list():
+            say(to_json(_metadata(found)) if json else _metadata_line(found))
+    return 0
+
+
+async def log(store: Store, session_id: str, *, json: bool) -> int:
+    """One line per item of the log, oldest first."""
+    async with (
+        open_store(store, must_exist=True) as repo,
+        await open_session(repo, session_id, store, read_only=True) as session,
+    ):
+        for diagnostic in session.diagnostics:
+            note(f"note: {one_line(diagnostic.message)}")
+        for item in await session.get_log():
+            say(to_json(log_json(item)) if json else log_line(item))
+    return 0
+
+
+async def show(store: Store, session_id: str, *, json: bool) -> int:
+    """What a session is now: its lanes, what they have open, its cost."""
+    async with (
+        open_store(store, must_exist=True) as repo,
+        await open_session(repo, session_id, store, read_only=True) as session,
+    ):
+        stats = await session.get_stats()
+        lanes: list[JsonValue] = []
+        for pointer in await session.get_lanes():
+            reduction = await inspect_lane(session, pointer.lane)
+            operation = reduction.lane_state.operation
+            lanes.append(
+                {
+                    "lane": pointer.lane,
+                    "leafId": pointer.leaf_id,
+                    "open": None if operation is None else {"kind": operation.kind, "id": operation.id},
+                }
+            )
+        name = await session.get_name()
+        told = {**_metadata(session.metadata), "name": name, "messages": stats.message_count}
+        if json:
+            say(to_json({**told, "usage": dump(stats.usage), "lanes": lanes}))
+            return 0
+        say(_metadata_line(session.metadata, name))
+        say(f"{stats.message_count} messages, {stats.total_tokens:g} tokens, {stats.cost_total:.4f} USD")
+        for lane in lanes:
+            assert isinstance(lane, dict)
+            state = lane["open"]
+            kind = f"interrupted {state['kind']}" if isinstance(state, dict) else "idle"
+            say(f"lane {one_line(str(lane['lane']))}: {kind}, at {lane['leafId'] or 'the root'}")
+    return 0
+
+
+async def verify(store: Store, session_id: str, *, json: bool) -> int:
+    """Check the whole log against every validity rule; one line per finding, exit code 1 if there is any."""
+    async with (
+        open_store(store, must_exist=True) as repo,
+        await open_session(repo, session_id, store, read_only=True) as session,
+    ):
+        findings = await session.verify()
+    for finding in findings:
+        wire: dict[str, JsonValue] = {
+            "rule": finding.rule,
+            "message": finding.message,
+            "lane": finding.lane,
+            "itemId": finding.item_id,
+            "seq": finding.seq,
+        }
+        say(to_json(wire) if json else f"{finding.seq:>5}  {one_line(finding.message)} [{finding.rule}]")
+    if findings:
+        raise Failure(f"session {session_id} breaks {len(findings)} rule(s)")
+    if not json:
+        say(f"session {session_id}: no finding")
+    return 0
+
+
+def _metadata(metadata: SessionMetadata) -> dict[str, JsonValue]:
+    return {
+        "id": metadata.id,
+        "name": metadata.name,
+        "createdAt": metadata.created_at,
+        "cwd": metadata.cwd,
+        "parentSessionId": metadata.parent_session_id,
+        "path": metadata.path,
+    }
+
+
+def _metadata_line(metadata: SessionMetadata, name: str | None = None) -> str:
+    try:
+        when = datetime.fromtimestamp(metadata.created_at / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        when = "?"
+    return f"{one_line(metadata.id)}  {when}  {one_line(name or metadata.name or '', 60)}".rstrip()
