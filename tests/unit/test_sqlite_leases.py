@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -254,17 +255,38 @@ async def test_closing_releases_the_claim_and_leaves_no_thread_that_beats(
         assert conn.execute("SELECT fence FROM writer_leases").fetchone() == (2,)
 
 
-async def test_an_open_that_is_cancelled_leaves_no_claim_behind(repo: SqliteSessionRepo) -> None:
-    for turns in range(12):
-        opening = asyncio.ensure_future(repo.open("s"))
-        for _ in range(turns):
-            await asyncio.sleep(0.0002 if turns > 6 else 0)
-        opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled():
-            await opening.result().close()
-        async with await repo.open("s", wait=5) as session:
-            assert session.id == "s"
+async def test_an_open_that_is_cancelled_while_it_claims_leaves_no_claim_behind(repo: SqliteSessionRepo) -> None:
+    """The claim is started, in one transaction with a job that is held open, when its caller goes away."""
+    await repo.list()
+    database = repo._database
+    assert database is not None
+
+    def hold(inside: threading.Event, gate: threading.Event) -> "asyncio.Task[None]":
+        def run(_: sqlite3.Connection) -> None:
+            inside.set()
+            assert gate.wait(10)
+
+        return asyncio.ensure_future(database.write(run, durability="process"))
+
+    events = [threading.Event() for _ in range(4)]
+    first = hold(*events[:2])
+    assert await asyncio.to_thread(events[0].wait, 10)
+    opening = asyncio.ensure_future(repo.open("s"))
+    while database._started()._queue.qsize() == 0:
+        await asyncio.sleep(0.001)
+    second = hold(*events[2:])
+    await asyncio.sleep(0)
+    events[1].set()
+    assert await asyncio.to_thread(events[2].wait, 10)
+    opening.cancel()
+    await asyncio.sleep(0)
+    assert not opening.done()
+    events[3].set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await asyncio.gather(first, second)
+    async with await repo.open("s") as session:
+        assert session.id == "s"
 
 
 async def test_reading_never_claims(repo: SqliteSessionRepo, tmp_path: Path) -> None:

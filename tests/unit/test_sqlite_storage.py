@@ -328,6 +328,41 @@ async def test_a_statement_that_fails_half_way_leaves_nothing_of_its_write(
     await other.close()
 
 
+async def test_a_job_that_raises_half_way_leaves_nothing_and_its_neighbours_in_the_same_commit_stay(
+    session: Session, tmp_path: Path
+) -> None:
+    database = database_of(session)
+    gate, inside = threading.Event(), threading.Event()
+    held = asyncio.ensure_future(database.write(lambda conn: (inside.set(), gate.wait(10)), durability="process"))
+    assert await asyncio.to_thread(inside.wait, 10)
+
+    def half_way(conn: sqlite3.Connection) -> None:
+        conn.execute("INSERT INTO facts (session_id, seq, kind, key, value) VALUES ('s', 77, 'name', '', 'half')")
+        raise ValueError("defect")
+
+    def twice(conn: sqlite3.Connection) -> None:
+        conn.execute("INSERT INTO facts (session_id, seq, kind, key, value) VALUES ('s', 78, 'name', '', 'half')")
+        conn.execute("INSERT INTO facts (session_id, seq, kind, key, value) VALUES ('s', 78, 'name', '', 'half')")
+
+    before = asyncio.ensure_future(session.append_entry(user("a"), "main"))
+    await asyncio.sleep(0)
+    failing = [asyncio.ensure_future(database.write(job, durability="process")) for job in (half_way, twice)]
+    await asyncio.sleep(0)
+    after = asyncio.ensure_future(session.append_entry(user("b"), "main"))
+    await asyncio.sleep(0)
+    gate.set()
+    await held
+    assert [(await before).seq, (await after).seq] == [1, 2]
+    with pytest.raises(ValueError, match="defect"):
+        await failing[0]
+    with pytest.raises(StorageError, match="UNIQUE"):
+        await failing[1]
+    with look(tmp_path / "s.db") as conn:
+        assert conn.execute("SELECT count(*) FROM facts").fetchone() == (0,)
+        conn.execute("BEGIN IMMEDIATE")  # the writer's transaction is closed
+        conn.execute("ROLLBACK")
+
+
 async def test_writes_queued_behind_a_failed_one_are_dropped_with_it(session: Session) -> None:
     database = database_of(session)
     gate, inside = threading.Event(), threading.Event()

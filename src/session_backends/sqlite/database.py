@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from agent_harness.errors import StorageError
 from agent_harness.session.storage import Durability
-from agent_harness.types.clock import WallClock
 
 from .files import FileKey, FilesystemType, check_filesystem, key_of, open_reader, open_writer, reserve
 from .jobs import Opening
@@ -34,12 +33,11 @@ CLOSE_SECONDS = 4.0
 class Database:
     """A counted reference to the threads of one file. Made by `acquire`, given back by `release`."""
 
-    def __init__(self, path: Path, key: FileKey, clock: WallClock, predecessor: "Database | None") -> None:
+    def __init__(self, path: Path, key: FileKey, predecessor: "Database | None") -> None:
         self.path = path
         self.key = key
         self.users = 0
         self.ended = threading.Event()
-        self._clock = clock
         self._predecessor = predecessor
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -128,7 +126,7 @@ class Database:
         with self._lock:
             if self._writer is None:
                 self._check_open()
-                self._writer = Writer(self._open_writer, self._clock, ended=self._writer_ended)
+                self._writer = Writer(self._open_writer, ended=self._writer_ended)
             return self._writer
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -211,7 +209,7 @@ _REGISTRY = _Registry()
 os.register_at_fork(after_in_child=_REGISTRY.after_fork)
 
 
-def acquire(path: Path, *, clock: WallClock, filesystem_type: FilesystemType, create: bool) -> Database | None:
+def acquire(path: Path, *, filesystem_type: FilesystemType, create: bool) -> Database | None:
     """The database of `path`, counted once more; None if there is no file and `create` is False.
 
     Raises:
@@ -230,7 +228,7 @@ def acquire(path: Path, *, clock: WallClock, filesystem_type: FilesystemType, cr
         if database is not None:
             database.check_process()
         if database is None or database.users == 0:
-            database = Database(path, key, clock, predecessor=database)
+            database = Database(path, key, predecessor=database)
             _REGISTRY.open[key] = database
         database.users += 1
         return database

@@ -114,11 +114,21 @@ def reserve(path: Path) -> None:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
+        _sync_folder(folder.parent)
     try:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(path, flags, 0o600))
     except FileExistsError:
         return
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:

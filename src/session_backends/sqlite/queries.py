@@ -37,7 +37,8 @@ _RECORD: LiteralString = "SELECT seq, timestamp, payload FROM records WHERE "
 _BRANCH: LiteralString = """SELECT e.seq, e.parent_id, e.timestamp, e.payload
     FROM branch_entries b CROSS JOIN entries e ON e.session_id = b.session_id AND e.seq = b.entry_seq WHERE """
 _METADATA: LiteralString = """SELECT s.session_id, s.created_at, s.cwd, s.parent_session_id, s.metadata,
-    (SELECT f.value FROM facts f INDEXED BY facts_latest WHERE f.session_id = s.session_id AND f.kind = 'name' AND f.key = ''
+    (SELECT f.value FROM facts f INDEXED BY facts_latest
+     WHERE f.session_id = s.session_id AND f.kind = 'name' AND f.key = ''
      ORDER BY f.seq DESC LIMIT 1) FROM sessions s """
 
 ALL = -1

@@ -186,7 +186,7 @@ class SqliteSessionRepo:
         if self._database is not None and key_of(path) != self._database.key:
             await self.close()  # the file was removed or replaced
         if self._database is None:
-            self._database = acquire(path, clock=self._clock, filesystem_type=self._filesystem_type, create=create)
+            self._database = acquire(path, filesystem_type=self._filesystem_type, create=create)
         return self._database
 
     async def _holding(self, session_id: str) -> Database:
@@ -254,7 +254,8 @@ class SqliteSessionRepo:
         make: Callable[[sqlite3.Connection], None] | None = None,
         stale: Held | None = None,
     ) -> _Claimed | Held:
-        owner = leases.this_process(self._clock.now_ms())
+        now_ms = SystemWallClock().now_ms()
+        owner = leases.this_process(now_ms)
         owner_id = secrets.token_hex(16)
         taken: list[Lease] = []
 
@@ -262,7 +263,6 @@ class SqliteSessionRepo:
             if make is not None:
                 make(conn)
             metadata, live = queries.load_live(conn, session_id)
-            now_ms = self._clock.now_ms()
             lease = leases.claim(
                 conn,
                 session_id,

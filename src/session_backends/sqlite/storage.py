@@ -18,7 +18,7 @@ from agent_harness.session.storage import (
     SessionMetadata,
     SessionStats,
 )
-from agent_harness.types.clock import WallClock
+from agent_harness.types.clock import SystemWallClock, WallClock
 from agent_harness.types.codec import Sealed
 from agent_harness.types.entries import Entry, ProvisionedEntry
 from agent_harness.types.records import LaneRecord, NewRecord
@@ -30,6 +30,8 @@ from .leases import Lease
 from .live import Live
 
 T = TypeVar("T")
+
+_SYSTEM_CLOCK = SystemWallClock()  # of leases: the injected clock belongs to entries and records
 
 
 class SqliteStorage:
@@ -138,7 +140,7 @@ class SqliteStorage:
             raise ReadOnlySession(f"session {self._metadata.id} was opened read-only")
 
         def run(conn: sqlite3.Connection) -> T:
-            leases.renew(conn, lease, self._clock.now_ms())
+            leases.renew(conn, lease, _SYSTEM_CLOCK.now_ms())
             return mutate(conn, lease.session_id)
 
         def committed(value: T) -> None:

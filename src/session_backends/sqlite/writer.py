@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from agent_harness.errors import SessionError, StorageError
 from agent_harness.session.storage import Durability
-from agent_harness.types.clock import WallClock
+from agent_harness.types.clock import SystemWallClock
 
 from . import leases
 from .files import begin, is_busy, set_synchronous
@@ -43,11 +43,9 @@ _Item: TypeAlias = Job[object] | _Wake | None  # None: stop
 class Writer:
     """One thread, one connection. Used from event loops by `write`; ended by `stop`."""
 
-    def __init__(
-        self, connect: Callable[[], sqlite3.Connection], clock: WallClock, *, ended: Callable[[], None]
-    ) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, ended: Callable[[], None]) -> None:
         self._connect = connect
-        self._clock = clock
+        self._clock = SystemWallClock()  # for liveness alone: a test's clock belongs to entries and records
         self._ended = ended
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards job states, leases and the two flags below
