@@ -16,7 +16,7 @@ from .exchange import Event, Head
 from .failure import Failure, Secrets, response_failure
 from .openai_chat_request import Dialect, MaxTokensField, chat_payload, without_stream_options
 from .openai_chat_stream import ChatReader
-from .openai_common import OPENAI_URL, READ_TIMEOUT_MS, OpenAIConnection
+from .openai_common import OPENAI_URL, READ_TIMEOUT_MS, OpenAIConnection, credential_for
 
 OPENAI_CHAT_API = "openai-chat"
 
@@ -36,14 +36,14 @@ class OpenAIChatProvider:
         self,
         *,
         base_url: str | None = None,
-        api_key: ApiKey | None = None,
+        api_key: ApiKey | Credential | None = None,
         read_timeout_ms: int = READ_TIMEOUT_MS,
         max_tokens_field: MaxTokensField | None = None,
         needs_finish_reason: bool = True,
         clock: WallClock | None = None,
     ) -> None:
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self._credential = Credential(api_key)
+        self._credential = Credential(api_key) if isinstance(api_key, str) else api_key
         self._read_timeout_ms = read_timeout_ms
         self._max_tokens_field: MaxTokensField | None = max_tokens_field
         self._needs_finish_reason = needs_finish_reason
@@ -128,9 +128,8 @@ class OpenAIChatProvider:
     def _connection(self, base_url: str) -> OpenAIConnection:
         found = self._connections.get(base_url)
         if found is None:
-            known = base_url in (OPENAI_URL, os.environ.get("OPENAI_BASE_URL"))
             found = self._connections[base_url] = OpenAIConnection(
-                credential=self._credential.or_from(("OPENAI_API_KEY",) if known else ()),
+                credential=credential_for(base_url, self._credential),
                 base_url=base_url,
                 read_timeout_ms=self._read_timeout_ms,
             )

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from ..errors import MissingExtra
 from ..types.json import JsonValue
-from .credentials import Credential
+from .credentials import ApiKey, Credential, MissingKey
 from .exchange import Event, Head
 from .failure import Failure, Secrets, response_failure
 
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 READ_TIMEOUT_MS = 300_000
 """Longest silence within an answer; reasoning models are quiet for minutes."""
+
+
+def is_openai(base_url: str) -> bool:
+    """Whether this is OpenAI itself (or its Azure form), not a compatible server."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
+
+
+def credential_for(base_url: str, given: ApiKey | Credential | None) -> Credential:
+    """A given key goes to any server; `OPENAI_API_KEY` to OpenAI and to `OPENAI_BASE_URL` alone."""
+    known = base_url in (OPENAI_URL, os.environ.get("OPENAI_BASE_URL"))
+    return Credential.of(given, ("OPENAI_API_KEY",) if known else (), required=is_openai(base_url))
 
 
 class OpenAIConnection:
@@ -54,9 +67,8 @@ class OpenAIConnection:
 
     @property
     def is_openai(self) -> bool:
-        """Whether this is OpenAI itself (or its Azure form), not a compatible server."""
-        host = urlsplit(self.base_url).hostname or ""
-        return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
+        """See `is_openai`."""
+        return is_openai(self.base_url)
 
     async def post(
         self, path: str, payload: JsonValue, headers: Mapping[str, str], secrets: list[str]
@@ -68,8 +80,6 @@ class OpenAIConnection:
         from openai import APIStatusError, AsyncStream
 
         key = await self.credential.resolve()
-        if key is None and self.is_openai:
-            raise MissingKey(self.credential.hint)
         secrets.extend([key] if key else [])
         async with self._http.client() as http:
             client = self._client(key, http)
@@ -101,8 +111,6 @@ class OpenAIConnection:
         import httpx2
 
         key = await self.credential.resolve()
-        if key is None and self.is_openai:
-            raise MissingKey(self.credential.hint)
         secrets.extend([key] if key else [])
         async with self._http.client() as http:
             client, options = self._client(key, http), cast("Any", {"headers": self._headers(key, headers)})
@@ -158,7 +166,3 @@ class OpenAIConnection:
             out.setdefault("OpenAI-Organization", Omit())
             out.setdefault("OpenAI-Project", Omit())
         return out
-
-
-class MissingKey(Exception):
-    """No API key where one is needed; the text says what to do."""
