@@ -151,9 +151,8 @@ class SessionState:
                 self._name = name
                 self._log.append(item)
             case LabelItem(target_id=target_id, label=label):
-                if label is None:
-                    self._labels.pop(target_id, None)
-                else:
+                self._labels.pop(target_id, None)  # so that the answer is in the order of the newest facts
+                if label is not None:
                     self._labels[target_id] = label
                 self._log.append(item)
             case _:

@@ -224,7 +224,7 @@ def _timeless(value: Any) -> Any:
             parts = {name: _timeless(getattr(value, name)) for name in ("log", "open", "branches")}
             return replace(value, **parts)
         case list():
-            return [_timeless(item) for item in cast("list[Any]", value)]
+            return [_timeless(item) for item in value]
         case EntryItem():
             return replace(value, entry=_timeless(value.entry))
         case RecordItem():
