@@ -52,6 +52,20 @@ async def test_reading_an_absent_store_creates_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_reading_an_existing_store_leaves_its_file_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    await make(path)
+    before = (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns)
+    repo = SqliteSessionRepo(path)
+    assert [found.id for found in await repo.list()] == ["s"]
+    async with await repo.open("s", read_only=True) as session:
+        assert len(await session.get_log()) == 1
+        assert await session.verify() == []
+        assert database_of(session)._writer is None  # nothing that could write was even started
+    await repo.close()
+    assert (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns) == before
+
+
 async def test_an_empty_file_is_a_store_without_sessions_until_one_is_created(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     path.touch()

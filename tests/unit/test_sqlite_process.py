@@ -40,6 +40,44 @@ def test_a_forgotten_close_neither_hangs_the_interpreter_nor_loses_an_acknowledg
     assert not (tmp_path / "s.db-wal").exists()  # and the log was cleaned up
 
 
+async def test_kill_9_at_any_moment_loses_no_acknowledged_write_and_leaves_none_half_done(tmp_path: Path) -> None:
+    script = """
+    async def main():
+        repo = SqliteSessionRepo(path)
+        session = await repo.open("s")
+        say("ready")
+        async def write(lane):
+            while True:
+                entry = await session.view(lane).append_custom_entry("n", "x" * 2000)
+                say(entry)
+        await asyncio.gather(write("main"), write("side"))
+    asyncio.run(main())
+    """
+    path = tmp_path / "s.db"
+    repo = SqliteSessionRepo(path)
+    async with await repo.create(id="s") as session:
+        await session.create_lane("side", None)
+    acknowledged: set[str] = set()
+    for kill in range(6):
+        with Child(script, path) as child:
+            assert child.hear() == "ready"
+            for _ in range(kill * 7):
+                acknowledged.add(child.hear())
+            child.process.kill()
+            assert child.process.stdout is not None
+            acknowledged |= {line.strip() for line in child.process.stdout if line.endswith("\n")}
+        async with await repo.open("s") as session:
+            log = await session.get_log()
+            assert [item.seq for item in log] == list(range(1, len(log) + 1))
+            stored = {item.entry.id for item in log if item.kind == "entry"}
+            assert acknowledged <= stored
+            for pointer in await session.get_lanes():
+                assert pointer.leaf_id is None or await session.find_entries_on_branch(start=pointer.leaf_id)
+        assert await repo.check_branches("s")
+    await repo.close()
+    assert len(acknowledged) >= 7 * 15
+
+
 def test_an_uncaught_error_ends_the_process_as_usual(tmp_path: Path) -> None:
     script = """
     async def main():

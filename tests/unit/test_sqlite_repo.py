@@ -329,7 +329,7 @@ async def answers(session: Session) -> list[object]:
         await session.get_lanes(),
         await session.get_stats(),
         await session.get_name(),
-        sorted((await session.get_labels()).items()),
+        list((await session.get_labels()).items()),
         await session.find_records(),
         await session.find_records(type="usage", order="oldestFirst", limit=2),
         await session.find_entries(type="message", limit=3),

@@ -9,7 +9,7 @@ from .leases import clear_all
 
 def copy_database(conn: sqlite3.Connection, target: Path) -> None:
     """Write the committed content to a new private file, without claims."""
-    reserve(target)
+    reserve(target, sync=False)
     copy = sqlite3.connect(target, isolation_level=None)
     try:
         conn.backup(copy)

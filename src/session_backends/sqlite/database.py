@@ -209,7 +209,7 @@ _REGISTRY = _Registry()
 os.register_at_fork(after_in_child=_REGISTRY.after_fork)
 
 
-def acquire(path: Path, *, filesystem_type: FilesystemType, create: bool) -> Database | None:
+def acquire(path: Path, *, filesystem_type: FilesystemType, durability: Durability, create: bool) -> Database | None:
     """The database of `path`, counted once more; None if there is no file and `create` is False.
 
     Raises:
@@ -220,7 +220,7 @@ def acquire(path: Path, *, filesystem_type: FilesystemType, create: bool) -> Dat
     with _REGISTRY.lock:
         _REGISTRY.announce()
         if create:
-            reserve(path)
+            reserve(path, sync=durability == "power")
         key = key_of(path)
         if key is None:
             return None

@@ -103,8 +103,8 @@ def key_of(path: Path) -> FileKey | None:
     return (found.st_dev, found.st_ino)
 
 
-def reserve(path: Path) -> None:
-    """Make an empty private file, and the folders it needs, unless it exists.
+def reserve(path: Path, *, sync: bool) -> None:
+    """Make an empty private file, and the folders it needs, unless it exists; `sync` makes their names durable.
 
     An existing file is never opened: closing its descriptor would drop SQLite's locks in this process (T19).
     """
@@ -114,13 +114,15 @@ def reserve(path: Path) -> None:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
-        _sync_folder(folder.parent)
+        if sync:
+            _sync_folder(folder.parent)
     try:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(path, flags, 0o600))
     except FileExistsError:
         return
-    _sync_folder(path.parent)
+    if sync:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ this module alone (`LiteralString`); values are bound.
 
 import heapq
 import sqlite3
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import LiteralString
 
 import orjson
@@ -237,7 +237,7 @@ FACT: LiteralString = """SELECT value FROM facts INDEXED BY facts_latest
     ORDER BY seq DESC LIMIT 1"""
 LABELS: LiteralString = """SELECT key, value, max(seq) FROM facts INDEXED BY facts_latest
     WHERE session_id = ? AND kind = 'label' AND seq <= ?
-    GROUP BY key ORDER BY key"""
+    GROUP BY key"""
 
 
 def get_fact(conn: sqlite3.Connection, session_id: str, kind: str, key: str, up_to_seq: int) -> str | None:
@@ -247,9 +247,12 @@ def get_fact(conn: sqlite3.Connection, session_id: str, kind: str, key: str, up_
 
 
 def get_labels(conn: sqlite3.Connection, session_id: str, up_to_seq: int) -> dict[str, str]:
-    """All current labels. SQLite takes the other columns from the row that holds the maximum."""
+    """All current labels, in the order of their newest facts.
+
+    SQLite takes the bare column from the row that holds the maximum.
+    """
     rows = conn.execute(LABELS, (session_id, up_to_seq)).fetchall()
-    return {key: value for key, value, _ in rows if value is not None}
+    return {key: value for key, value, _ in sorted(rows, key=itemgetter(2)) if value is not None}
 
 
 def _window(query: EntryQuery) -> tuple[int, int]:

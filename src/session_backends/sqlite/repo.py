@@ -85,9 +85,8 @@ class SqliteSessionRepo:
     ) -> Session:
         """See `SessionRepo`."""
         session_id = check_session_id(id_or_path)
-        database = await self._holding(session_id)
+        database, metadata, live = await self._holding(session_id)
         if read_only:
-            metadata, live = await _load(database, session_id)
             return Session(self._storage(database, metadata, live, None), id_generator=self._id_generator)
         return self._session(database, await self._open_claimed(database, session_id, wait))
 
@@ -114,7 +113,7 @@ class SqliteSessionRepo:
                 raise SessionLocked(session_id, held.name)
             mutations.delete_session(conn, session_id)
 
-        database = await self._holding(session_id)
+        database, _, _ = await self._holding(session_id)
         await database.write(run, durability=self._durability)
 
     async def fork(
@@ -160,7 +159,7 @@ class SqliteSessionRepo:
 
     async def check_branches(self, session_id: str) -> bool:
         """Whether the branch cache of a session is what its parent pointers say. Reads only."""
-        database = await self._holding(check_session_id(session_id))
+        database, _, _ = await self._holding(check_session_id(session_id))
         return await database.read(lambda conn: branches.is_sound(conn, session_id))
 
     async def repair_branches(self, session_id: str) -> None:
@@ -170,7 +169,7 @@ class SqliteSessionRepo:
             SessionNotFound, SessionLocked.
             CorruptSession: a parent pointer leads nowhere; nothing was changed.
         """
-        database = await self._holding(check_session_id(session_id))
+        database, _, _ = await self._holding(check_session_id(session_id))
         claimed = await self._open_claimed(database, session_id, 0)
         storage = self._storage(database, claimed.metadata, claimed.live, claimed.lease)
         try:
@@ -186,16 +185,20 @@ class SqliteSessionRepo:
         if self._database is not None and key_of(path) != self._database.key:
             await self.close()  # the file was removed or replaced
         if self._database is None:
-            self._database = acquire(path, filesystem_type=self._filesystem_type, create=create)
+            self._database = acquire(
+                path, filesystem_type=self._filesystem_type, durability=self._durability, create=create
+            )
         return self._database
 
-    async def _holding(self, session_id: str) -> Database:
-        """The database, if it holds the session."""
+    async def _holding(self, session_id: str) -> tuple[Database, SessionMetadata, Live]:
+        """The database, if it holds the session, and the session as it is now."""
         database = await self._use()
-        if database is None:
-            raise SessionNotFound(f"no session {session_id}")
-        await _load(database, session_id)
-        return database
+        if database is not None:
+            try:
+                return database, *await database.read(lambda conn: queries.load_live(conn, session_id))
+            except NoTables:
+                pass  # the file is still empty
+        raise SessionNotFound(f"no session {session_id}")
 
     async def _create(
         self,
@@ -299,13 +302,6 @@ class SqliteSessionRepo:
 
 def _absolute(cwd: str) -> str:
     return os.path.abspath(cwd)
-
-
-async def _load(database: Database, session_id: str) -> tuple[SessionMetadata, Live]:
-    try:
-        return await database.read(lambda conn: queries.load_live(conn, session_id))
-    except NoTables:
-        raise SessionNotFound(f"no session {session_id}") from None
 
 
 def from_url(
