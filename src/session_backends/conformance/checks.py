@@ -1,5 +1,6 @@
 """Assertions with readable messages: pytest rewrites asserts of test modules only."""
 
+from os.path import commonprefix
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -13,7 +14,10 @@ def equal(actual: object, expected: object, about: object = None) -> None:
         AssertionError: showing both.
     """
     if actual != expected:
-        raise AssertionError(f"{'' if about is None else f'{about}: '}got {actual!r}\nexpected {expected!r}")
+        prefix = "" if about is None else f"{about}: "
+        got, wanted = repr(actual), repr(expected)
+        start = max(0, len(commonprefix((got, wanted))) - 120)
+        raise AssertionError(f"{prefix}got      ...{got[start : start + 2000]}\nexpected ...{wanted[start : start + 2000]}")
 
 
 def true(value: object, claim: str) -> None:
