@@ -1,4 +1,4 @@
-"""`demo`: the shortest proof. An agent is killed with SIGKILL inside its tools, and another process finishes the run."""
+"""`demo`: the shortest proof. An agent is killed with SIGKILL inside its tools, and another process goes on."""
 
 import os
 import shutil
@@ -48,10 +48,14 @@ async def demo(*, json: bool, keep: bool) -> int:
     """Run it and print what happened; fails if anything was lost or repeated."""
     if shutil.which("git") is None:
         raise Failure("the demo needs git")
+
+    def tell(line: str) -> None:
+        if not json:
+            say(line)
+
     folder = Path(tempfile.mkdtemp(prefix="agent-harness-demo-"))
     try:
         _make_project(folder / "project")
-        tell = (lambda _line: None) if json else say
         tell("1. An agent gets a task: fix calc.py, run the checks, publish a release.")
         tell("   It works on a real repository; its session is an SQLite database.")
         pid = _kill_inside_the_tools(folder)
@@ -66,7 +70,9 @@ async def demo(*, json: bool, keep: bool) -> int:
         after = await _look(folder)
         tell(f"3. Process {resumed_by} opened the session and resumed the run to its end.")
         problems = _problems(folder, before, after)
-        _print_json(folder, pid, before, after, problems) if json else _print(folder, before, after, problems)
+        _print_json(folder, pid, before, after, problems, keep=keep) if json else _print(
+            folder, before, after, problems
+        )
         if keep:
             tell(f"\nKept: {folder}")
         if problems:
@@ -210,12 +216,13 @@ def _print(folder: Path, before: Seen, after: Seen, problems: list[str]) -> None
     say(f"Verification of the whole log: {verdict}. {'Everything held.' if not problems else ''}".rstrip())
 
 
-def _print_json(folder: Path, pid: int, before: Seen, after: Seen, problems: list[str]) -> None:
+def _print_json(folder: Path, pid: int, before: Seen, after: Seen, problems: list[str], *, keep: bool) -> None:
     project = folder / "project"
     report: dict[str, JsonValue] = {
         "ok": not problems,
         "problems": [*problems],
         "session": SESSION,
+        "kept": str(folder) if keep else None,
         "killed": {"pid": pid, "signal": "SIGKILL", "afterSeq": len(before.log)},
         "effects": {name: after.effects[name] for name in ("edit", "run_checks", "publish")},
         "repeated": [name for name in ("edit", "run_checks", "publish") if after.effects[name] > 1],

@@ -2,27 +2,32 @@
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..providers.base import Model, Models
+from ..providers.base import Model, ModelRegistry, Models
+from ..providers.catalog import UnknownModel, load_catalog
+from ..providers.registry import build_models
+from ..types.state import ModelRef
 from .failure import Failure
 from .scripted import PREFIX, scripted_model
 
 MODEL_VARIABLE = "AGENT_HARNESS_MODEL"
 KEY_VARIABLE = "AGENT_HARNESS_API_KEY"
 CONNECT_TIMEOUT_S = 5.0
+OPENAI_URL = "https://api.openai.com/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A model ready to be asked. `name` and `base_url` are what chooses it again, without secrets."""
+    """A model ready to be asked. `name` and `given` are what chooses it again, without secrets."""
 
     models: Models
     model: Model
     name: str
-    base_url: str | None
+    server: str | None  # what is reached before anything is written; None: nothing, or the adapter alone knows
+    given: str | None  # the base URL that the user gave
 
 
 def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen:
@@ -36,13 +41,14 @@ def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen
         raise Failure(f"no model: pass --model PROVIDER/ID or set {MODEL_VARIABLE}")
     if name.startswith(PREFIX):
         models, model, full = scripted_model(name, folder)
-        return Chosen(models=models, model=model, name=full, base_url=None)
+        return Chosen(models=models, model=model, name=full, server=None, given=None)
     provider, slash, model_id = name.partition("/")
-    if not (provider and slash and model_id) or any(character.isspace() for character in name):
+    if not (provider and slash and model_id) or any(not character.isprintable() for character in name):
         raise Failure(f"{name!r} names no model: write PROVIDER/ID, such as openai/gpt-5, or scripted:FILE")
-    if base_url is not None:
-        check_url(base_url)
-    return _remote(provider, model_id, name, base_url)
+    if base_url is None:
+        return _listed(name)
+    check_url(base_url)
+    return _compatible(provider, model_id, base_url)
 
 
 def check_url(url: str) -> None:
@@ -84,21 +90,38 @@ async def check_reachable(url: str | None) -> None:
         pass  # it was reachable
 
 
-def _remote(provider: str, model_id: str, name: str, base_url: str | None) -> Chosen:
-    from ..providers.base import ModelRegistry
+def _compatible(provider: str, model_id: str, base_url: str) -> Chosen:
+    """A model behind a server of the user's own; its limits are the catalog's if that knows the name."""
     from ..providers.openai_chat import OPENAI_CHAT_API, OpenAIChatProvider
-    from ..providers.openai_common import OPENAI_URL
 
-    if base_url is None and provider != "openai":
-        raise Failure(f"unknown provider {provider!r}: use openai, or pass --base-url for a compatible server")
-    own = base_url is None
-    key = os.environ.get(KEY_VARIABLE) or (os.environ.get("OPENAI_API_KEY") if own else None)
-    if own and not key:
-        raise Failure(f"no API key: set OPENAI_API_KEY or {KEY_VARIABLE}")
-    model = Model(provider=provider, id=model_id, api=OPENAI_CHAT_API, base_url=base_url or OPENAI_URL)
+    ref = ModelRef(provider=provider, model_id=model_id)
+    known = load_catalog().find(ref) or Model(provider=provider, id=model_id, api=OPENAI_CHAT_API)
+    model = replace(known, api=OPENAI_CHAT_API, base_url=base_url)
+    # A key of the environment that belongs to another server is not sent to this one.
+    adapter = OpenAIChatProvider(base_url=base_url, api_key=os.environ.get(KEY_VARIABLE) or None)
     return Chosen(
-        models=ModelRegistry([OpenAIChatProvider(base_url=base_url or OPENAI_URL, api_key=key)], [model]),
-        model=model,
-        name=name,
-        base_url=base_url,
+        models=ModelRegistry([adapter], [model]), model=model, name=str(model), server=base_url, given=base_url
     )
+
+
+def _listed(name: str) -> Chosen:
+    """A model of the catalog, at its provider's own server."""
+    try:
+        catalog = load_catalog()
+        model = catalog.resolve(name)
+    except UnknownModel as error:
+        raise Failure(f"{error} For another server pass --base-url.") from None
+    key = os.environ.get(KEY_VARIABLE)
+    entry = catalog.providers.get(model.provider)
+    variables = list(entry.keys) if entry is not None else []
+    if variables and not key and not any(os.environ.get(variable) for variable in variables):
+        raise Failure(f"no API key for {model}: set {' or '.join([*variables, KEY_VARIABLE])}")
+    models = build_models(catalog=catalog, api_keys={model.provider: key} if key else None)
+    try:
+        models.provider(model)  # a missing extra is told now
+    except LookupError as error:
+        raise Failure(f"{model}: {error}") from None
+    server = model.base_url
+    if server is None and model.api.startswith("openai"):
+        server = os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+    return Chosen(models=models, model=model, name=str(model), server=server, given=None)

@@ -59,13 +59,13 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
     _check_prompt(prompt)
     if session_id is None:
         chosen = choose_model(settings.model, settings.base_url, settings.folder)
-        await check_reachable(chosen.model.base_url)
+        await check_reachable(chosen.server)
         await _tell_interrupted(settings)
         prepare_default(settings.store)
         async with open_store(settings.store, must_exist=False) as repo:
             header: dict[str, JsonValue] = {"model": chosen.name}
-            if chosen.base_url is not None:
-                header["baseUrl"] = chosen.base_url
+            if chosen.given is not None:
+                header["baseUrl"] = chosen.given
             session = await repo.create(cwd=str(settings.folder), metadata=header)
             async with session:
                 await session.set_name(one_line(prompt, 80))
@@ -75,7 +75,7 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
         await open_session(repo, session_id, settings.store) as session,
     ):
         chosen = _chosen_before(settings, session)
-        await check_reachable(chosen.model.base_url)
+        await check_reachable(chosen.server)
 
         async def work(harness: AgentHarness) -> OperationOutcome:
             await _settle_interrupted(harness, session_id, interrupted, settings)
@@ -96,7 +96,7 @@ async def resume(settings: Settings, session_id: str | None) -> int:
             if not await is_interrupted(session):
                 raise Failure(f"session {session_id} has nothing to resume")
             chosen = _chosen_before(settings, session)
-            await check_reachable(chosen.model.base_url)
+            await check_reachable(chosen.server)
             return await _operate(settings, session, chosen, _resume_all)
 
 
