@@ -16,7 +16,8 @@ from .exchange import Event, Head
 from .failure import Failure, Secrets, response_failure
 from .openai_chat_request import Dialect, MaxTokensField, chat_payload, without_stream_options
 from .openai_chat_stream import ChatReader
-from .openai_common import OPENAI_URL, READ_TIMEOUT_MS, OpenAIConnection, credential_for
+from .openai_common import OPENAI_URL, OpenAIConnection
+from .sdk import READ_TIMEOUT_MS
 
 OPENAI_CHAT_API = "openai-chat"
 
@@ -129,8 +130,6 @@ class OpenAIChatProvider:
         found = self._connections.get(base_url)
         if found is None:
             found = self._connections[base_url] = OpenAIConnection(
-                credential=credential_for(base_url, self._credential),
-                base_url=base_url,
-                read_timeout_ms=self._read_timeout_ms,
+                base_url=base_url, api_key=self._credential, read_timeout_ms=self._read_timeout_ms
             )
         return found

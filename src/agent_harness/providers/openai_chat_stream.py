@@ -10,6 +10,7 @@ from .arguments import clean
 from .base import StreamDelta
 from .errors import ErrorCode
 from .failure import Failure
+from .fields import count_of, list_of, object_of, text_of
 from .openai_chat_request import REASONING_DETAILS, REASONING_FIELDS
 
 STOPS: dict[str, TerminalStopReason] = {
@@ -58,12 +59,12 @@ class ChatReader:
         chunk = cast("dict[str, object]", data)
         if chunk.get("error"):
             return self._explain(chunk)
-        self.answer.response_id = _text(chunk.get("id")) or self.answer.response_id
-        self.answer.response_model = _text(chunk.get("model")) or self.answer.response_model
-        choices = [_object(choice) for choice in _list(chunk.get("choices"))]
+        self.answer.response_id = text_of(chunk.get("id")) or self.answer.response_id
+        self.answer.response_model = text_of(chunk.get("model")) or self.answer.response_model
+        choices = [object_of(choice) for choice in list_of(chunk.get("choices"))]
         for usage in (
             chunk.get("usage"),
-            _object(chunk.get("x_groq")).get("usage"),
+            object_of(chunk.get("x_groq")).get("usage"),
             *(c.get("usage") for c in choices),
         ):
             if isinstance(usage, dict):
@@ -87,33 +88,35 @@ class ChatReader:
         return self.answer.settle(STOPS.get(raw, "stop"), raw)
 
     def _choice(self, choice: dict[str, object]) -> list[StreamDelta]:
-        delta = _object(choice.get("delta")) or _object(choice.get("message"))  # a whole message: not streamed
+        delta = object_of(choice.get("delta")) or object_of(choice.get("message"))  # a whole message: not streamed
         out = [*self._reasoning(delta), *self._content(delta.get("content"))]
-        self._refusal += _text(delta.get("refusal"))
-        for call in _list(delta.get("tool_calls")):
-            out += self._call(_object(call))
-        self._reason = _text(choice.get("finish_reason")) or self._reason
+        self._refusal += text_of(delta.get("refusal"))
+        for call in list_of(delta.get("tool_calls")):
+            out += self._call(object_of(call))
+        self._reason = text_of(choice.get("finish_reason")) or self._reason
         return out
 
     def _content(self, content: object) -> list[StreamDelta]:
         if isinstance(content, str):
             return [self.answer.add(self.answer.current("text"), content)] if content else []
         out: list[StreamDelta] = []
-        for item in map(_object, _list(content)):  # Mistral: content is a list of typed pieces
+        for item in map(object_of, list_of(content)):  # Mistral: content is a list of typed pieces
             if item.get("type") == "thinking":
-                for inner in map(_object, _list(item.get("thinking"))):
-                    out += self._thinking(_text(inner.get("text")), None)
+                for inner in map(object_of, list_of(item.get("thinking"))):
+                    out += self._thinking(text_of(inner.get("text")), None)
             else:
-                out += self._content(_text(item.get("text")))
+                out += self._content(text_of(item.get("text")))
         return out
 
     def _reasoning(self, delta: dict[str, object]) -> list[StreamDelta]:
-        name = next((name for name in REASONING_FIELDS if _text(delta.get(name))), None)
-        details = _list(delta.get("reasoning_details"))
+        name = next((name for name in REASONING_FIELDS if text_of(delta.get(name))), None)
+        details = list_of(delta.get("reasoning_details"))
         if name is not None:
-            out = self._thinking(_text(delta.get(name)), name)
+            out = self._thinking(text_of(delta.get(name)), name)
         else:
-            text = "".join(_text(_object(item).get("text")) or _text(_object(item).get("summary")) for item in details)
+            text = "".join(
+                text_of(object_of(item).get("text")) or text_of(object_of(item).get("summary")) for item in details
+            )
             out = self._thinking(text, None)
         if details:
             self._keep_details(details)
@@ -137,19 +140,19 @@ class ChatReader:
         part.extra = {**part.extra, REASONING_DETAILS: _merged(earlier if isinstance(earlier, list) else [], kept)}
 
     def _call(self, call: dict[str, object]) -> list[StreamDelta]:
-        function = _object(call.get("function"))
-        id, name = _text(call.get("id")), _text(function.get("name"))
+        function = object_of(call.get("function"))
+        id, name = text_of(call.get("id")), text_of(function.get("name"))
         index = call.get("index")
         part = self._find(index if type(index) is int else None, id, name)
         part.id = part.id or id
         part.name = part.name or name
-        signature = _text(_object(_object(call.get("extra_content")).get("google")).get("thought_signature"))
+        signature = text_of(object_of(object_of(call.get("extra_content")).get("google")).get("thought_signature"))
         part.signature = signature or part.signature
         arguments = function.get("arguments")
         if isinstance(arguments, dict):  # some servers send the object itself
             part.arguments = cast("object", arguments)
             arguments = ""
-        return [self.answer.add(part, _text(arguments))]
+        return [self.answer.add(part, text_of(arguments))]
 
     def _find(self, index: int | None, id: str, name: str) -> Part:
         """The call a delta belongs to. Some servers give no index, others 0 to each call: a new id and name is new."""
@@ -191,19 +194,19 @@ def _merged(earlier: list[JsonValue], later: list[JsonValue]) -> list[JsonValue]
 def read_usage(usage: dict[str, object]) -> Usage:
     """Tokens as we count them: `input` without cached ones, `output` with reasoning (decisions section 7)."""
     prompt_details, output_details = (
-        _object(usage.get("prompt_tokens_details")),
-        _object(usage.get("completion_tokens_details")),
+        object_of(usage.get("prompt_tokens_details")),
+        object_of(usage.get("completion_tokens_details")),
     )
-    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, output = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
     cached = (
-        _count(prompt_details.get("cached_tokens"))
-        or _count(usage.get("prompt_cache_hit_tokens"))  # DeepSeek
-        or _count(usage.get("cached_tokens"))  # Moonshot, Together
+        count_of(prompt_details.get("cached_tokens"))
+        or count_of(usage.get("prompt_cache_hit_tokens"))  # DeepSeek
+        or count_of(usage.get("cached_tokens"))  # Moonshot, Together
     )
     cached = min(cached, prompt)
-    written = min(_count(prompt_details.get("cache_write_tokens")), prompt - cached)
-    reasoning = _count(output_details.get("reasoning_tokens"))
-    total = _count(usage.get("total_tokens"))
+    written = min(count_of(prompt_details.get("cache_write_tokens")), prompt - cached)
+    reasoning = count_of(output_details.get("reasoning_tokens"))
+    total = count_of(usage.get("total_tokens"))
     if reasoning and total == prompt + output + reasoning:  # xAI counts reasoning beside the completion
         output += reasoning
     cost = usage.get("cost")
@@ -217,19 +220,3 @@ def read_usage(usage: dict[str, object]) -> Usage:
         cost=Cost(total=paid),
         reasoning=reasoning or None,
     )
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value < 2**53 else 0
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _object(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

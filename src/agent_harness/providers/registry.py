@@ -130,7 +130,13 @@ def _openai_chat(base_url: str | None, key: Credential) -> Provider:
     return OpenAIChatProvider(base_url=base_url, api_key=key)
 
 
-BUILDERS: Mapping[str, Build] = {"openai-chat": _openai_chat}
+def _anthropic(base_url: str | None, key: Credential) -> Provider:
+    from .anthropic import AnthropicProvider
+
+    return AnthropicProvider(base_url=base_url, api_key=key)
+
+
+BUILDERS: Mapping[str, Build] = {"openai-chat": _openai_chat, "anthropic-messages": _anthropic}
 
 
 def build_models(

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from agent_harness.providers.anthropic import AnthropicProvider
 from agent_harness.providers.base import Model, Provider
 from agent_harness.providers.openai_chat import OpenAIChatProvider
 
@@ -85,4 +86,60 @@ class OpenAIChat:
         return sse({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-test-0", "choices": [choice]})
 
 
-ADAPTERS: list[type[Adapter]] = [OpenAIChat]
+@dataclass
+class Anthropic:
+    """The same usage: 60 fresh input tokens, 40 read from the cache, 20 output tokens."""
+
+    name: str = "anthropic-messages"
+    llmock_path: str = "/anthropic"
+    args_are_text: bool = True
+    blocks: int = 0
+
+    def provider(self, url: str, *, read_timeout_ms: int = 10_000) -> Provider:
+        return AnthropicProvider(base_url=url, api_key=KEY, read_timeout_ms=read_timeout_ms)
+
+    def model(self, **fields: Any) -> Model:
+        return Model(provider="test", id="claude-test", api=self.name, images=True, **fields)
+
+    def start(self) -> bytes:
+        self.blocks = 0
+        usage = {"input_tokens": 60, "cache_read_input_tokens": 40, "output_tokens": 1}
+        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-test-0", "usage": usage}
+        return self.event("message_start", message=message)
+
+    def text(self, piece: str) -> bytes:
+        if self.blocks == 0:
+            return self.block({"type": "text", "text": ""}, [{"type": "text_delta", "text": piece}])
+        return self.event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
+
+    def call(self, id: str, name: str, *fragments: str) -> list[bytes]:
+        deltas = [{"type": "input_json_delta", "partial_json": fragment} for fragment in fragments]
+        return [self.block({"type": "tool_use", "id": id, "name": name, "input": {}}, deltas)]
+
+    def finish(self, stop: Stop) -> bytes:
+        reason = {"stop": "end_turn", "toolUse": "tool_use", "length": "max_tokens"}[stop]
+        return self.end(reason)
+
+    def end(self, reason: str, **more: Any) -> bytes:
+        usage = {"output_tokens": 20}
+        return self.event("message_delta", delta={"stop_reason": reason, **more}, usage=usage) + self.event(
+            "message_stop"
+        )
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return json.dumps({"type": "error", "error": {"type": "some_error", "message": message}}).encode()
+
+    def error_event(self, message: str) -> bytes:
+        return self.event("error", error={"type": "overloaded_error", "message": message})
+
+    def event(self, type: str, **fields: Any) -> bytes:
+        return sse({"type": type, **fields}, type)
+
+    def block(self, start: dict[str, Any], deltas: list[dict[str, Any]]) -> bytes:
+        index, self.blocks = self.blocks, self.blocks + 1
+        events = [self.event("content_block_start", index=index, content_block=start)]
+        events += [self.event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        return b"".join([*events, self.event("content_block_stop", index=index)])
+
+
+ADAPTERS: list[type[Adapter]] = [OpenAIChat, Anthropic]

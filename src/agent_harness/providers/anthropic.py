@@ -1,0 +1,179 @@
+"""Anthropic Messages (decisions section 7). Extra: `anthropic`."""
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import MissingExtra
+from ..types.clock import SystemWallClock, WallClock
+from ..types.json import JsonValue
+from .answer import Answer
+from .anthropic_request import anthropic_payload
+from .anthropic_stream import PAUSED, AnthropicReader, RawBlocks
+from .base import AssistantMessageEvent, Model, ProviderContext, RequestContext, StreamOptions
+from .credentials import ApiKey, Credential
+from .drive import Request, drive
+from .exchange import Event, Head
+from .failure import Failure, Secrets, response_failure
+from .sdk import READ_TIMEOUT_MS, SdkConnection, SdkErrors, SdkStream
+
+if TYPE_CHECKING:
+    import httpx2
+
+ANTHROPIC_API = "anthropic-messages"
+ANTHROPIC_URL = "https://api.anthropic.com"
+MAX_PAUSES: Final = 10
+"""How often a paused turn is resubmitted before the answer counts as failed."""
+
+
+class AnthropicProvider:
+    """Speaks Messages to `base_url` (or to a model's own), by default to Anthropic.
+
+    `api_key` may be a function, asked before every request. Without one, `ANTHROPIC_API_KEY` is used for Anthropic
+    alone: a key of the environment is never sent to another server.
+
+    Raises:
+        MissingExtra: the `anthropic` package is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: ApiKey | Credential | None = None,
+        read_timeout_ms: int = READ_TIMEOUT_MS,
+        clock: WallClock | None = None,
+    ) -> None:
+        self._base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL
+        self._credential = Credential(api_key) if isinstance(api_key, str) else api_key
+        self._read_timeout_ms = read_timeout_ms
+        self._clock = clock or SystemWallClock()
+        self._connections: dict[str, AnthropicConnection] = {}
+        self._connection(self._base_url)
+
+    def __repr__(self) -> str:
+        return f"AnthropicProvider({self._connection(self._base_url).shown_url!r})"
+
+    @property
+    def api(self) -> str:
+        """See `Provider`."""
+        return ANTHROPIC_API
+
+    async def stream(
+        self, model: Model, context: ProviderContext, options: StreamOptions, request: RequestContext
+    ) -> AsyncIterator[AssistantMessageEvent]:
+        """See `Provider`."""
+        connection = self._connection(model.base_url or self._base_url)
+        now_ms = request.now_ms or self._clock.now_ms
+        headers = {**model.headers, **(options.headers or {})}
+        keys: list[str] = []
+
+        def secrets() -> Secrets:
+            return Secrets.of(keys, headers.values())
+
+        def in_stream(body: object) -> Failure:
+            return response_failure(body, None, {}, now_ms(), secrets())
+
+        payload: JsonValue = anthropic_payload(model, context, options)
+        if request.on_payload is not None and not request.signal.aborted:
+            payload = await request.on_payload(payload)
+        asked = Request(
+            source=partial(_events, connection, payload, headers, keys),
+            context=request,
+            timeout_ms=options.timeout_ms,
+            explain=lambda error: connection.explain(error, secrets(), now_ms()),
+            keep=connection.keep,
+        )
+        async for event in drive(AnthropicReader(Answer(model, now_ms()), in_stream), asked):
+            yield event
+
+    def _connection(self, base_url: str) -> "AnthropicConnection":
+        found = self._connections.get(base_url)
+        if found is None:
+            found = self._connections[base_url] = AnthropicConnection(
+                base_url=base_url, api_key=self._credential, read_timeout_ms=self._read_timeout_ms
+            )
+        return found
+
+
+async def _events(
+    connection: "AnthropicConnection", payload: JsonValue, headers: Mapping[str, str], keys: list[str]
+) -> AsyncGenerator[Head | Event]:
+    """The events of one answer: a turn that the server paused is sent back to it until it is over."""
+    for attempt in range(MAX_PAUSES + 1):
+        raw = RawBlocks()
+        async with aclosing(connection.post(payload, headers, keys)) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    raw.feed(item.data)
+                    yield item
+                elif attempt == 0 or item.status >= 400:
+                    yield item
+        content = raw.content()
+        if raw.reason != PAUSED or not content or not isinstance(payload, dict):
+            return
+        messages = payload.get("messages")
+        if isinstance(messages, list):
+            payload = {**payload, "messages": [*messages, {"role": "assistant", "content": content}]}
+
+
+class AnthropicConnection(SdkConnection):
+    """Speaks to Anthropic or a compatible server through the `anthropic` package.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+
+    def __init__(self, *, base_url: str, api_key: ApiKey | Credential | None, read_timeout_ms: int) -> None:
+        try:
+            import anthropic
+        except ImportError as error:
+            raise MissingExtra("anthropic", "the Anthropic provider") from error
+        from .http import HttpClients
+
+        known = base_url in (ANTHROPIC_URL, os.environ.get("ANTHROPIC_BASE_URL"))
+        super().__init__(
+            base_url=base_url,
+            credential=Credential.of(
+                api_key, ("ANTHROPIC_API_KEY",) if known else (), required=base_url == ANTHROPIC_URL
+            ),
+            errors=SdkErrors(
+                status=anthropic.APIStatusError,
+                timeout=anthropic.APITimeoutError,
+                connection=anthropic.APIConnectionError,
+                base=anthropic.APIError,
+            ),
+            http=HttpClients(read_timeout_ms),
+        )
+
+    def post(self, payload: JsonValue, headers: Mapping[str, str], keys: list[str]) -> AsyncGenerator[Head | Event]:
+        """Send and read a stream; see `SdkConnection.read`."""
+        from anthropic import AsyncAnthropic, AsyncStream, Omit
+
+        async def open_stream(http: "httpx2.AsyncClient", key: str | None) -> SdkStream:
+            sent: dict[str, Any] = dict(headers)  # a header's value or the SDK's sentinel for none
+            if key is None:
+                sent = {"Authorization": Omit(), **sent}
+            elif self.base_url != ANTHROPIC_URL:  # the SDK sends a bearer token; other servers know the older header
+                sent = {"X-Api-Key": key, **sent}
+            client = AsyncAnthropic(api_key=key or "none", base_url=self.base_url, http_client=http, max_retries=0)
+            return await client.post(
+                "/v1/messages",
+                cast_to=object,
+                body=payload,
+                options={"headers": sent},
+                stream=True,
+                stream_cls=AsyncStream[object],
+            )
+
+        return self.read(open_stream, keys)
+
+    async def decoded(self, stream: SdkStream) -> AsyncGenerator[object]:
+        """Every event. The SDK's own iterator passes over events without a name, broken ones too."""
+        from anthropic import AsyncStream
+
+        async for event in AsyncStream.raw_events(stream.response):
+            if event.data and not event.data.startswith("[DONE]"):
+                yield event.json()
