@@ -64,7 +64,7 @@ def header_of(metadata: SessionMetadata) -> dict[str, Any]:
 async def test_the_verdict_on_each_damaged_file_is_ours_or_named_here(tmp_path: Path) -> None:
     """What the original wrote on each: `openError` where it refused; storage opens what only reduction refuses."""
     verdicts = json.loads((V4 / "corruption.oracle.json").read_bytes())["cases"]
-    assert len(verdicts) == 22
+    assert len(verdicts) == 23
     repo = JsonlSessionRepo(tmp_path)
     for verdict in verdicts:
         copy = tmp_path / verdict["file"]

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,24 +30,23 @@ def file_name(created_at: int, session_id: str) -> str:
 
 def session_files(folder: Path) -> Iterator[Path]:
     """The regular `*.jsonl` files of one folder; an unreadable folder has none."""
-    try:
-        with os.scandir(folder) as found:
-            names = sorted(
-                entry.name for entry in found if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False)
-            )
-    except OSError:
-        return
-    for name in names:
-        if not name.startswith("."):
+    for entry in _entries(folder):
+        name = entry.name
+        if name.endswith(SUFFIX) and not name.startswith(".") and entry.is_file(follow_symlinks=False):
             yield folder / name
 
 
 def session_folders(root: Path) -> Iterator[Path]:
     """Every direct child folder of the root."""
+    for entry in _entries(root):
+        with suppress(OSError):  # a link to itself
+            if entry.is_dir():
+                yield root / entry.name
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(root) as found:
-            names = sorted(entry.name for entry in found if entry.is_dir())
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
     except OSError:
-        return
-    for name in names:
-        yield root / name
+        return []
