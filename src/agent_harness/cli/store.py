@@ -59,6 +59,8 @@ async def open_store(store: Store, *, must_exist: bool) -> AsyncGenerator[Sessio
     """
     if must_exist and store.path is not None and not store.path.exists():
         raise Failure(f"no sessions yet: {store.shown} does not exist")
+    if store.path is not None and store.url.startswith("jsonl:") and store.path.exists() and not store.path.is_dir():
+        raise Failure(f"{store.shown} is not a folder")
     try:
         repo = open_repo(store.url)
     except (UnknownScheme, ValueError) as error:

@@ -123,6 +123,38 @@ async def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
     return len(others)
 
 
+class Watchdog:
+    """Ends a command's group when this process dies without having done so: SIGKILL leaves nobody else to do it.
+
+    A run that is resumed elsewhere reports the call as interrupted; the command must not go on beside it. The watching
+    shell stands outside of the group and reads from a pipe whose other end only this process holds.
+    """
+
+    def __init__(self, pgid: int) -> None:
+        reading, self._writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - fixed arguments
+                ["/bin/sh", "-c", 'read -r line || kill -9 "-$1"', "sh", str(pgid)],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._writing)
+            raise
+        finally:
+            os.close(reading)
+
+    def dismiss(self) -> None:
+        """The group has been dealt with: end without touching it."""
+        with suppress(BrokenPipeError):
+            os.write(self._writing, b"\n")
+        os.close(self._writing)
+        self._process.wait()
+
+
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """KILL for the whole group, without waiting for anything but the leader's end."""
     if process.returncode is None:

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Iterator
 from typing import TypedDict
 
-SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".agent-harness", ".mypy_cache", ".ruff_cache"})
+SKIPPED = frozenset(
+    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".agent-harness", ".mypy_cache", ".ruff_cache"}
+)
 """Folders that are not searched unless the search starts in them."""
 
 

@@ -17,7 +17,7 @@ from ..types.json import JsonValue, replace_surrogates
 from ..types.tools import AgentTool, AgentToolResult, ToolInvocation
 from .decorator import text_result, tool
 from .output import BoundedOutput
-from .processes import MARKER, Survivor, end_group, has_exited, kill_group, survivors
+from .processes import MARKER, Survivor, Watchdog, end_group, has_exited, kill_group, survivors
 from .workspace import Workspace
 
 MAX_OUTPUT_BYTES = 48 * 1024
@@ -49,6 +49,7 @@ Ending: TypeAlias = Literal["exited", "timed out", "interrupted"]
 class _Run:
     process: subprocess.Popen[bytes]
     mark: str
+    watchdog: Watchdog
     output: BoundedOutput = field(default_factory=lambda: BoundedOutput(MAX_OUTPUT_BYTES))
     end_of_output: asyncio.Event = field(default_factory=asyncio.Event)
     saved: tuple[BinaryIO, str] | None = None  # the file of the whole output and its path
@@ -118,7 +119,11 @@ def _start(command: str, workspace: Workspace, environment: Mapping[str, str] | 
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    return _Run(process, mark, saved=saved)
+    try:
+        return _Run(process, mark, Watchdog(process.pid), saved=saved)
+    except BaseException:
+        kill_group(process)
+        raise
 
 
 async def _follow(run: _Run, invocation: ToolInvocation, timeout_s: float) -> Ending:
@@ -195,6 +200,7 @@ async def _end(run: _Run) -> None:
         assert pipe is not None
         asyncio.get_running_loop().remove_reader(pipe.fileno())
         pipe.close()
+        run.watchdog.dismiss()
         if run.saved is not None:
             run.saved[0].close()
 

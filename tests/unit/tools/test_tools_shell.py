@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import sys
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -143,6 +144,26 @@ def test_the_end_of_the_event_loop_within_the_grace_period_ends_the_command(tmp_
         return int((tmp_path / "leader").read_text())
 
     assert not is_running(asyncio.run(main()))
+
+
+DIES = """
+import asyncio, os, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from tools_support import named, invoke
+asyncio.run(invoke(named(Path({root!r}), "shell"), {{"command": "echo $$ > leader; sleep 300 & sleep 300"}}))
+"""
+
+
+async def test_a_command_does_not_outlive_a_process_that_was_killed(tmp_path: Path) -> None:
+    program = DIES.format(path=[str(Path(__file__).parent)], root=str(tmp_path))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    await poll(lambda: (tmp_path / "leader").exists() and (tmp_path / "leader").read_text().strip() != "", 30)
+    leader = int((tmp_path / "leader").read_text())
+    assert group_members(leader) != []
+    process.kill()
+    await process.wait()
+    await poll(lambda: group_members(leader) == [])
 
 
 async def test_background_processes_end_with_the_command_and_are_counted(tmp_path: Path) -> None:
