@@ -15,6 +15,7 @@ from ..harness import AgentHarness
 from ..options import Drive
 from ..session.repo import SessionRepo
 from ..session.session import Session
+from ..types.actions import ActionInfo
 from .drive import start
 from .fixed_point import check_fixed_point
 from .world import World
@@ -117,7 +118,7 @@ async def _drive(scenario: Scenario, copier: _Copier, live: _Live, act: Act, pre
     harness = await scenario.build(live.session, world, "manual")
     copies = [await copier.copy(f"{prefix}0 before acceptance", repo, world)]
     work = await start(_settled(act(harness)))
-    action = await harness.peek_action()
+    action = await _first_action(harness, work)
     copies.append(await copier.copy(f"{prefix}0 after acceptance", repo, world))
     released = 0
     while action is not None:
@@ -134,6 +135,15 @@ async def _drive(scenario: Scenario, copier: _Copier, live: _Live, act: Act, pre
     await harness.close()
     await repo.close()
     return copies
+
+
+async def _first_action(harness: AgentHarness, work: asyncio.Task[None]) -> ActionInfo | None:
+    """The first parked action; None when the work ends without one. The work may take turns of the loop to begin."""
+    while True:
+        action = await harness.peek_action()
+        if action is not None or work.done():
+            return action
+        await asyncio.sleep(0)
 
 
 async def _settled(work: Awaitable[object]) -> None:
