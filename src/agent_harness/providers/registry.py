@@ -136,7 +136,17 @@ def _anthropic(base_url: str | None, key: Credential) -> Provider:
     return AnthropicProvider(base_url=base_url, api_key=key)
 
 
-BUILDERS: Mapping[str, Build] = {"openai-chat": _openai_chat, "anthropic-messages": _anthropic}
+def _openai_responses(base_url: str | None, key: Credential) -> Provider:
+    from .openai_responses import OpenAIResponsesProvider
+
+    return OpenAIResponsesProvider(base_url=base_url, api_key=key)
+
+
+BUILDERS: Mapping[str, Build] = {
+    "openai-chat": _openai_chat,
+    "openai-responses": _openai_responses,
+    "anthropic-messages": _anthropic,
+}
 
 
 def build_models(

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from agent_harness.providers.anthropic import AnthropicProvider
 from agent_harness.providers.base import Model, Provider
 from agent_harness.providers.openai_chat import OpenAIChatProvider
+from agent_harness.providers.openai_responses import OpenAIResponsesProvider
 
 KEY = "CANARY-7d0f2f2c-key"
 Stop = Literal["stop", "toolUse", "length"]
@@ -142,4 +143,70 @@ class Anthropic:
         return b"".join([*events, self.event("content_block_stop", index=index)])
 
 
-ADAPTERS: list[type[Adapter]] = [OpenAIChat, Anthropic]
+@dataclass
+class OpenAIResponses:
+    """The same usage: 100 input tokens, 40 of them cached, 20 output tokens, 5 of them reasoning."""
+
+    name: str = "openai-responses"
+    llmock_path: str = "/v1"
+    args_are_text: bool = True
+    items: int = 0
+
+    def provider(self, url: str, *, read_timeout_ms: int = 10_000) -> Provider:
+        return OpenAIResponsesProvider(base_url=url, api_key=KEY, read_timeout_ms=read_timeout_ms)
+
+    def model(self, **fields: Any) -> Model:
+        return Model(provider="test", id="gpt-test", api=self.name, images=True, **fields)
+
+    def response(self, status: str, **more: Any) -> dict[str, Any]:
+        given = {"id": "resp_1", "object": "response", "created_at": 1_000, "status": status, "model": "gpt-test-0"}
+        return {**given, "output": [], **more}
+
+    def start(self) -> bytes:
+        self.items = 0
+        return self.event("response.created", response=self.response("in_progress"))
+
+    def text(self, piece: str) -> bytes:
+        opened = b""
+        if self.items == 0:
+            opened = self.added({"type": "message", "role": "assistant", "content": []})
+        return opened + self.event("response.output_text.delta", output_index=0, content_index=0, delta=piece)
+
+    def call(self, id: str, name: str, *fragments: str) -> list[bytes]:
+        index = self.items
+        item = {"type": "function_call", "call_id": id, "name": name, "arguments": ""}
+        deltas = [
+            self.event("response.function_call_arguments.delta", output_index=index, delta=fragment)
+            for fragment in fragments
+        ]
+        return [self.added(item), *deltas]
+
+    def finish(self, stop: Stop) -> bytes:
+        usage = {
+            "input_tokens": 100,
+            "input_tokens_details": {"cached_tokens": 40},
+            "output_tokens": 20,
+            "output_tokens_details": {"reasoning_tokens": 5},
+            "total_tokens": 120,
+        }
+        if stop == "length":
+            details = {"reason": "max_output_tokens"}
+            response = self.response("incomplete", usage=usage, incomplete_details=details)
+            return self.event("response.incomplete", response=response)
+        return self.event("response.completed", response=self.response("completed", usage=usage))
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return json.dumps({"error": {"message": message, "type": "some_error", "code": None}}).encode()
+
+    def error_event(self, message: str) -> bytes:
+        return self.event("error", code="server_error", message=message, param=None)
+
+    def event(self, type: str, **fields: Any) -> bytes:
+        return sse({"type": type, **fields}, type)
+
+    def added(self, item: dict[str, Any]) -> bytes:
+        index, self.items = self.items, self.items + 1
+        return self.event("response.output_item.added", output_index=index, item=item)
+
+
+ADAPTERS: list[type[Adapter]] = [OpenAIChat, Anthropic, OpenAIResponses]

@@ -140,6 +140,12 @@ def test_adapters_and_models_of_ones_own_are_found() -> None:
     assert models.find(ModelRef(provider="nowhere", model_id="x")) is None
 
 
+def test_only_a_provider_that_can_answer_later_has_the_methods_for_it() -> None:
+    models = build_models(api_keys={"openai": KEY, "zai": KEY})
+    assert hasattr(models.provider(models.catalog.resolve("openai/gpt-5.4")), "fetch_deferred")
+    assert not hasattr(models.provider(models.catalog.resolve("zai/GLM-5.2")), "fetch_deferred")
+
+
 async def test_keys_come_from_the_option_then_from_the_providers_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "from-environment")
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-groq")
