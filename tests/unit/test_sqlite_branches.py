@@ -9,7 +9,7 @@ import pytest
 from sqlite_support import CountingIds, TickingClock, custom, database_of, user
 
 from agent_harness.errors import CorruptSession, SessionLocked, UnknownEntry
-from agent_harness.session.queries import BranchBounds, EntryQuery, select_on_branch
+from agent_harness.session.queries import BranchBounds, EntryQuery, Order, select_on_branch
 from agent_harness.session.session import Session
 from agent_harness.types.entries import Entry
 from session_backends.sqlite import SqliteSessionRepo, branches
@@ -133,13 +133,27 @@ async def test_every_branch_query_gives_what_walking_the_parents_gives(session: 
         bounds = BranchBounds(
             start=start.id,
             stop_at_type=rng.choice([None, "custom", "message", "compaction"]),
-            stop_at_id=rng.choice([None, "nowhere", rng.choice(entries).id]),
+            stop_at_id=rng.choice([None, "nowhere", rng.choice(entries).id, rng.choice(walked).id]),
             after_seq=rng.choice(seqs),
         )
         assert await storage.find_entries_on_branch(query, bounds) == select_on_branch(walked, query, bounds), (
             query,
             bounds,
         )
+
+
+async def test_of_two_stops_the_first_on_the_walk_ends_it(session: Session) -> None:
+    for entry in (user("a"), custom("b"), user("c"), custom("d"), user("e")):
+        await session.append_entry(entry, "main")
+
+    async def walk(order: Order, stop_at_id: str) -> str:
+        found = await session.find_entries_on_branch(order=order, stop_at_type="custom", stop_at_id=stop_at_id)
+        return "".join(entry.id for entry in found)
+
+    assert await walk("oldestFirst", "a") == "a"
+    assert await walk("oldestFirst", "c") == "ab"
+    assert await walk("newestFirst", "c") == "ed"
+    assert await walk("newestFirst", "e") == "e"
 
 
 async def test_a_path_from_an_entry_that_does_not_exist_is_refused(session: Session) -> None:

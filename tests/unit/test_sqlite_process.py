@@ -240,6 +240,29 @@ async def test_a_database_can_be_opened_again_at_once_after_its_close(tmp_path: 
         await again.close()
 
 
+async def test_a_new_writer_waits_until_the_old_one_of_the_same_file_has_closed(tmp_path: Path) -> None:
+    old, new = SqliteSessionRepo(tmp_path / "s.db"), SqliteSessionRepo(tmp_path / "s.db")
+    await (await old.create(id="a")).close()
+    database = old._database
+    assert database is not None
+    gate, inside = threading.Event(), threading.Event()
+    held = asyncio.ensure_future(database.write(lambda conn: (inside.set(), gate.wait(10)), durability="process"))
+    assert await asyncio.to_thread(inside.wait, 10)
+    closing = asyncio.ensure_future(old.close())
+    await asyncio.sleep(0)
+    creating = asyncio.ensure_future(new.create(id="b"))
+    await asyncio.wait([creating], timeout=0.3)
+    assert not creating.done()
+    assert new._database is not database
+    assert new._database._writer._conn is None  # type: ignore[union-attr]
+    gate.set()
+    await held
+    await closing
+    async with await creating as session:
+        assert session.id == "b"
+    await new.close()
+
+
 async def test_a_store_that_was_removed_under_a_repository_is_made_anew(tmp_path: Path) -> None:
     repo = SqliteSessionRepo(tmp_path / "s.db")
     await (await repo.create(id="s")).close()

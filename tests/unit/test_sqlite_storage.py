@@ -122,6 +122,10 @@ async def test_the_open_operation_is_a_projection_of_its_lane(repo: SqliteSessio
     other = await session.append_record(started("other", "side"))
     assert await session.find_open_operations("main", limit=2) == [run]
     assert await session.find_open_operations("nowhere") == []
+    await session.append_record(finished("f0", "another run"))
+    assert await session.find_open_operations("main") == [run]
+    with pytest.raises(OperationOpen):
+        await session.append_record(started("third"))
     await session.append_record(finished("f", "run"))
     assert await session.find_open_operations("main") == []
     again = await reopened(repo, session)

@@ -46,6 +46,9 @@ class _Claimed:
 class SqliteSessionRepo:
     """A `SessionRepo` in one database file, which is made private (0600) when the first session is created.
 
+    Reading never changes the file; SQLite's own `-wal` and `-shm` files may appear beside it. Never copy a database
+    that is in use as a file: take a `snapshot`.
+
     `durability` is what a resolved write survives: a crash of the process, or power loss. `lease_ttl_ms` is how long
     another process must see this one's claims stand still before it may take them over. `filesystem_type` names the
     file system of a path; network and shared ones are refused.
@@ -61,7 +64,7 @@ class SqliteSessionRepo:
         lease_ttl_ms: int = LEASE_TTL_MS,
         filesystem_type: FilesystemType = mounted_type,
     ) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self._clock = clock or SystemWallClock()
         self._id_generator = id_generator or Uuid7Ids()
         self._durability: Durability = durability
@@ -135,7 +138,7 @@ class SqliteSessionRepo:
 
     async def snapshot(self, directory: Path) -> Self:
         """See `SessionRepo`; the copy is made by SQLite's backup interface, never by copying files (T19)."""
-        target = Path(directory) / self._path.name
+        target = directory / self._path.name
         database = await self._use()
         if database is not None:
             try:
