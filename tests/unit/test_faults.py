@@ -8,7 +8,7 @@ from agent_harness.errors import StorageError
 from agent_harness.session.session import Session
 from agent_harness.types.messages import ExtensionMessage
 from session_backends import MemorySessionRepo
-from session_backends.conformance.cases import every_write
+from session_backends.conformance.busy import every_write
 from session_backends.conformance.samples import message
 from session_backends.faults import Faults, FaultyRepo
 

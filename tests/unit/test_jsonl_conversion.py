@@ -11,7 +11,7 @@ from agent_harness.session.session import Session
 from agent_harness.session.storage import RecordItem
 from agent_harness.types.records import AdjustmentUsage
 from session_backends import JsonlSessionRepo
-from session_backends.conformance.cases import Answers, answers
+from session_backends.conformance.busy import Answers, answers
 from session_backends.conformance.samples import message
 from session_backends.faults import FaultyFiles
 
@@ -50,6 +50,7 @@ async def test_the_first_write_converts_and_changes_no_answer(path: Path, tmp_pa
     assert await told(session) == old
     await session.set_name("converted")
     assert session.metadata.source_format == 4
+    assert await session.get_stats() == old.stats
     await session.append_entry(message("new"), "main")
     await session.close()
     backup = copy.with_name(f"{copy.name}.v3.bak")

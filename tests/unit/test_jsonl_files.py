@@ -616,27 +616,65 @@ async def test_a_lock_file_that_was_unlinked_or_replaced_does_not_let_two_in(tmp
     await session.close()
 
 
-def test_deleting_while_others_open_never_lets_two_in(tmp_path: Path) -> None:
-    """A process that locked the file of a deleted session notices, and does not write to it."""
+RACER = """
+import os, sys
+from pathlib import Path
+from agent_harness.errors import SessionLocked
+from agent_harness.types.clock import SystemWallClock
+from session_backends.jsonl.locks import acquire
 
-    async def check() -> None:
-        repo = JsonlSessionRepo(tmp_path)
-        for _ in range(20):
-            session = await repo.create(id="s1")
-            opening = [asyncio.create_task(repo.open("s1", wait=5)) for _ in range(3)]
-            await asyncio.sleep(0)
-            await session.close()
-            done = await asyncio.wait_for(asyncio.gather(opening[0], return_exceptions=True), 10)
-            assert isinstance(done[0], Session)
-            with pytest.raises(SessionLocked):
-                await repo.delete("s1")
-            for task in opening[1:]:
-                task.cancel()
-            await asyncio.gather(*opening[1:], return_exceptions=True)
-            await done[0].close()
-            await repo.delete("s1")
+root = Path(sys.argv[1])
+held = 0
+while held < 400:
+    try:
+        lock = acquire(root / "s.jsonl", "s", SystemWallClock())
+    except SessionLocked:
+        continue
+    os.close(os.open(root / "inside", os.O_CREAT | os.O_EXCL))
+    os.unlink(root / "inside")
+    lock.release(remove=True)
+    held += 1
+"""
 
-    asyncio.run(check())
+
+def test_a_lock_file_unlinked_under_a_waiting_process_never_lets_two_in(tmp_path: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", RACER, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+
+
+async def test_a_file_replaced_between_opening_and_locking_is_opened_again(tmp_path: Path) -> None:
+    """As another process's conversion does it: the claim must be on the file that stands there now."""
+    path = copy_of("run-one-tool.jsonl", tmp_path)
+
+    class ReplacingClock:
+        replaced = 0
+
+        def now_ms(self) -> int:  # asked when the lock is taken, for the owner's line
+            if not self.replaced:
+                self.replaced += 1
+                newer = copy_of("idle-all-kinds.jsonl", tmp_path)
+                newer.replace(path)
+            return 1
+
+    clock = ReplacingClock()
+    session = await JsonlSessionRepo(tmp_path, clock=clock).open(str(path))
+    assert clock.replaced == 1
+    assert session.id == "idle-data"
+    assert (await session.append_entry(message("next"), "main")).seq == 21
+    await session.close()
+
+
+async def test_a_file_deleted_between_opening_and_locking_is_gone(tmp_path: Path) -> None:
+    path = copy_of("run-one-tool.jsonl", tmp_path)
+
+    class DeletingClock:
+        def now_ms(self) -> int:
+            path.unlink(missing_ok=True)
+            return 1
+
+    with pytest.raises(SessionNotFound):
+        await JsonlSessionRepo(tmp_path, clock=DeletingClock()).open(str(path))
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_forked_child_cannot_write_and_does_not_free_the_claim(tmp_path: Path) -> None:

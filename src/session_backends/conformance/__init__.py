@@ -17,13 +17,12 @@ needs Hypothesis: `session_backends.conformance.machine.parity_machine`.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 from agent_harness.session.repo import SessionRepo
 
 from .cases import CASES as CASES
-from .cases import Case as Case
-from .cases import Kit as Kit
+from .kit import Case as Case
+from .kit import Kit as Kit
 
 __all__ = ["CASES", "BackendConformance", "Case", "Kit", "run_case"]
 
@@ -59,8 +58,6 @@ def _test(case: Case) -> Callable[["BackendConformance", Path], None]:
 
 class BackendConformance:
     """Derive from it and implement `make_repo`: pytest then finds one test for each case."""
-
-    CASES: ClassVar[list[Case]] = CASES
 
     def make_repo(self, directory: Path) -> SessionRepo:
         """A repository over an empty store; `directory` is empty, for backends that keep files."""

@@ -1,6 +1,5 @@
 """Assertions with readable messages: pytest rewrites asserts of test modules only."""
 
-from os.path import commonprefix
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -16,8 +15,11 @@ def equal(actual: object, expected: object, about: object = None) -> None:
     if actual != expected:
         prefix = "" if about is None else f"{about}: "
         got, wanted = repr(actual), repr(expected)
-        start = max(0, len(commonprefix((got, wanted))) - 120)
-        raise AssertionError(f"{prefix}got      ...{got[start : start + 2000]}\nexpected ...{wanted[start : start + 2000]}")
+        differs = next((at for at, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), 0)
+        start = max(0, differs - 120)  # long answers are shown from shortly before they part
+        raise AssertionError(
+            f"{prefix}got      ...{got[start : start + 2000]}\nexpected ...{wanted[start : start + 2000]}"
+        )
 
 
 def true(value: object, claim: str) -> None:

@@ -25,7 +25,7 @@ from agent_harness.types.json import JsonValue
 from agent_harness.types.messages import Usage
 from agent_harness.types.records import LaneRecord
 
-from .cases import Answers, answers
+from .busy import Answers, answers
 from .checks import equal
 from .samples import adjustment, custom, every_entry_body, every_record_body, finished, message, started
 
@@ -224,7 +224,8 @@ def _timeless(value: Any) -> Any:
             parts = {name: _timeless(getattr(value, name)) for name in ("log", "open", "branches")}
             return replace(value, **parts)
         case list():
-            return [_timeless(item) for item in value]
+            items: list[Any] = value
+            return [_timeless(item) for item in items]
         case EntryItem():
             return replace(value, entry=_timeless(value.entry))
         case RecordItem():
