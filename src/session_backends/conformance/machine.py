@@ -224,7 +224,7 @@ def _timeless(value: Any) -> Any:
             parts = {name: _timeless(getattr(value, name)) for name in ("log", "open", "branches")}
             return replace(value, **parts)
         case list():
-            items: list[Any] = value
+            items = cast("list[Any]", cast("object", value))
             return [_timeless(item) for item in items]
         case EntryItem():
             return replace(value, entry=_timeless(value.entry))
