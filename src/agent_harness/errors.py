@@ -136,6 +136,10 @@ class OperationOpen(InvalidWrite):
         self.operation_id = operation_id
 
 
+class WriteRefused(InvalidWrite):
+    """The write would have to wait for ever; names the operation in its way (A-10)."""
+
+
 class InvalidPayload(InvalidWrite):
     """A value that is not JSON as we accept it; the message names its JSON path."""
 

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from .clock import Clock, SystemClock
-from .errors import HarnessClosed, HarnessFault, InvalidWrite, StorageError
+from .errors import HarnessClosed, HarnessFault, InvalidWrite
 from .events.bus import Events
 from .events.catalog import LaneCreated
 from .hooks.runner import Hooks
+from .lanes.configuration import adopt_defaults
 from .lanes.environment import Environment
 from .lanes.lane import LaneRuntime
 from .lanes.restore import restore_lane, suspended_operation
@@ -40,6 +41,7 @@ from .providers.base import Model, Models, StreamOptions
 from .result import Err, Ok, Result
 from .session.core import check_name
 from .session.session import MAIN, Session
+from .settings import QUEUE_MODES, Settings, check_choice, tool_registry
 from .telemetry.context import NOOP, TelemetryContext
 from .types.state import ModelRef
 from .types.structural import Resources
@@ -63,6 +65,7 @@ class AgentHarness(AgentLane):
         super().__init__(lanes[MAIN])
         self._lanes = lanes
         self._closing: asyncio.Task[None] | None = None
+        self._settings = Settings(env, self._adopt_defaults)
         self.suspended = suspended
         """Operations that were open when the session was opened: resume or abort each."""
         self.hooks = env.hooks
@@ -107,14 +110,11 @@ class AgentHarness(AgentLane):
             CorruptLog: the session's facts break a validity rule.
             ValueError: two tools of one name, or an unknown option value.
         """
-        registry = {tool.name: tool for tool in tools}
-        if len(registry) != len(tools):
-            names = [tool.name for tool in tools]
-            raise ValueError(f"two tools are named {next(n for n in names if names.count(n) > 1)!r}")
-        _check_choice("drive", drive, ("automatic", "manual"))
-        _check_choice("steering_mode", steering_mode, ("all", "one-at-a-time"))
-        _check_choice("follow_up_mode", follow_up_mode, ("all", "one-at-a-time"))
-        _check_choice("tool_execution", tool_execution, ("sequential", "parallel"))
+        registry = tool_registry(tools)
+        check_choice("drive", drive, ("automatic", "manual"))
+        check_choice("steering_mode", steering_mode, QUEUE_MODES)
+        check_choice("follow_up_mode", follow_up_mode, QUEUE_MODES)
+        check_choice("tool_execution", tool_execution, ("sequential", "parallel"))
         types = {message_type.role: message_type for message_type in message_types}
         session.register_message_types({role: registered.validate for role, registered in types.items()})
         events = Events()
@@ -230,10 +230,7 @@ class AgentHarness(AgentLane):
                 return Err(LaneExists(lane=name, message=f"a lane {name!r} exists"))
             if at is not None and await self._env.session.get_entry(at) is None:
                 return Err(UnknownTarget(target_id=at, message=f"the session has no entry {at!r}"))
-            try:
-                await self._env.session.create_lane(name, at)
-            except StorageError as error:
-                raise self._env.fail(error) from error
+            await self._lane.guard(self._env.session.create_lane(name, at))
             restored = await restore_lane(self._env.session, name, at, self._env.defaults)
             runtime = LaneRuntime(name, self._env, restored)
             self._lanes[name] = runtime
@@ -246,6 +243,74 @@ class AgentHarness(AgentLane):
         """Inventory; always includes "main"."""
         self._env.require_alive()
         return [_lane_info(runtime) for runtime in self._lanes.values()]
+
+    # Settings: values are copied in and out and take effect at the next request -----------------------------------
+
+    async def get_tools(self) -> list[AgentTool]:
+        """The registered tools."""
+        return self._settings.tools()
+
+    async def set_tools(self, tools: Sequence[AgentTool], active_names: Sequence[str] | None = None) -> None:
+        """Replace the tool registry; with `active_names`, also the tools that `main` offers.
+
+        Raises:
+            ValueError: two tools of one name, or an active name that is not among them.
+        """
+        await self._settings.set_tools(tools)
+        if active_names is not None:
+            await self.set_active_tools(active_names)
+
+    async def get_resources(self) -> Resources:
+        """Skills and prompt templates."""
+        return self._settings.resources()
+
+    async def set_resources(self, resources: Resources) -> None:
+        """Replace skills and prompt templates."""
+        self._settings.set_resources(resources)
+
+    async def get_stream_options(self) -> StreamOptions:
+        """The options every request starts from."""
+        return self._settings.stream_options()
+
+    async def set_stream_options(self, options: StreamOptions) -> None:
+        """Replace the options every request starts from."""
+        self._settings.set_stream_options(options)
+
+    async def get_retry_policy(self) -> RetryPolicy:
+        """How often and how patiently a step is retried."""
+        return self._settings.retry_policy()
+
+    async def set_retry_policy(self, policy: RetryPolicy) -> None:
+        """Replace the retry policy."""
+        self._settings.set_retry_policy(policy)
+
+    async def get_compaction_settings(self) -> CompactionSettings:
+        """When to compact, and what stays."""
+        return self._settings.compaction_settings()
+
+    async def set_compaction_settings(self, settings: CompactionSettings) -> None:
+        """Replace the compaction settings."""
+        self._settings.set_compaction_settings(settings)
+
+    async def get_steering_mode(self) -> QueueMode:
+        """How much of the steering queue one checkpoint takes."""
+        return self._settings.steering_mode()
+
+    async def set_steering_mode(self, mode: QueueMode) -> None:
+        """Change how much of the steering queue one checkpoint takes."""
+        self._settings.set_steering_mode(mode)
+
+    async def get_follow_up_mode(self) -> QueueMode:
+        """How much of the follow-up queue one checkpoint takes."""
+        return self._settings.follow_up_mode()
+
+    async def set_follow_up_mode(self, mode: QueueMode) -> None:
+        """Change how much of the follow-up queue one checkpoint takes."""
+        self._settings.set_follow_up_mode(mode)
+
+    async def _adopt_defaults(self) -> None:
+        for runtime in self._lanes.values():
+            await adopt_defaults(runtime)
 
     # The end ---------------------------------------------------------------
 
@@ -293,11 +358,6 @@ def _current_task() -> "asyncio.Task[object] | None":
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 class _WithDefault:

@@ -49,6 +49,7 @@ LAYERS = {
     "agent_harness.lanes.messages": 4,
     "agent_harness.extensions": 5,
     "agent_harness.tools": 5,
+    "agent_harness.settings": 5,
     "agent_harness.harness": 6,
     "agent_harness.testing": 7,
     "agent_harness.cli": 8,

@@ -79,6 +79,7 @@ class Environment:
             else:
                 self.fault = HarnessFault(f"the harness stopped: {type(cause).__name__}: {cause}", cause)
                 self.fault.__cause__ = cause
+            self.session.refuse_writes(str(self.fault))
             self.events.publish(Fault(code=type(cause).__name__, message=str(self.fault)))
             for callback in self.on_fault:
                 callback(self.fault)

@@ -7,7 +7,7 @@ concurrent calls have exactly two histories.
 from collections.abc import Callable
 from typing import Literal
 
-from ..errors import InvalidPayload, StorageError
+from ..errors import InvalidPayload
 from ..events.catalog import FactUpdate, RunAbort, RunEnd, RunStart
 from ..hooks.catalog import BeforeRunOutcome
 from ..outcomes import (
@@ -272,11 +272,7 @@ async def move_lane(lane: LaneRuntime, to: str | None) -> None:
 
 async def set_label(lane: LaneRuntime, target_id: str, label: str | None) -> None:
     """Write a label; equal content is written again only by recovery, and the latest wins."""
-    lane.env_alive()
-    try:
-        await lane.env.session.set_label(target_id, label)
-    except StorageError as error:
-        raise lane.env.fail(error) from error
+    await lane.guard(lane.env.session.set_label(target_id, label))
     lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
 
 

@@ -41,7 +41,7 @@ from .line import MutationLine
 from .restore import RestoredLane, differences, newest_answer, restore_lane
 
 Procedure: TypeAlias = Callable[[], Awaitable[OperationOutcome]]
-Written = TypeVar("Written", Entry, LaneRecord)
+T = TypeVar("T")
 
 
 class RunningTool:
@@ -110,12 +110,12 @@ class LaneRuntime:
 
     async def write_entry(self, entry: ProvisionedEntry) -> Entry:
         """Append one entry; live state follows in the commit's own callback."""
-        return await self._guarded(self.env.session.append_entry(entry, self.name, on_commit=self._entry_committed))
+        return await self.guard(self.env.session.append_entry(entry, self.name, on_commit=self._entry_committed))
 
     async def write_record(self, body: RecordBody, record_id: str | None = None) -> LaneRecord:
         """Append one record under a fresh id."""
         record = NewRecord(id=record_id or self.env.session.id_generator.next(), lane=self.name, body=body)
-        return await self._guarded(self.env.session.append_record(record, on_commit=self._record_committed))
+        return await self.guard(self.env.session.append_record(record, on_commit=self._record_committed))
 
     async def write_move(self, to: str | None) -> None:
         """Jump the leaf."""
@@ -124,11 +124,7 @@ class LaneRuntime:
             self.apply_fact(LaneMoved(lane=self.name, to=to))
             self._projection = None
 
-        self.env_alive()
-        try:
-            await self.env.session.move_lane(self.name, to, on_commit=committed)
-        except StorageError as error:
-            raise self.env.fail(error) from error
+        await self.guard(self.env.session.move_lane(self.name, to, on_commit=committed))
 
     def reconfigure(self, configuration: EffectiveLaneConfiguration) -> None:
         """Take over the configuration of the path that a closed navigation left the lane on."""
@@ -136,17 +132,12 @@ class LaneRuntime:
         self.apply_fact(Reconfigured(configuration=configuration))
         self._report_configuration(before)
 
-    async def _guarded(self, write: Awaitable[Written]) -> Written:
-        self.env_alive()
+    async def guard(self, write: Awaitable[T]) -> T:
+        """Await a session write; a failed one faults the harness, since its outcome is unknown."""
         try:
             return await write
         except StorageError as error:
             raise self.env.fail(error) from error
-
-    def env_alive(self) -> None:
-        """Refuse a write on a faulted harness."""
-        if self.env.fault is not None:
-            raise self.env.fault
 
     def apply_fact(self, fact: Fact) -> None:
         """Fold a committed fact into live state; a fact that does not fold is a defect of the writer."""

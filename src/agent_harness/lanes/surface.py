@@ -31,15 +31,17 @@ from ..outcomes import (
     RunSuspended,
 )
 from ..procedures.run import run_procedure
+from ..providers.base import Model
 from ..result import Err, Ok
 from ..telemetry.context import TelemetryContext
 from ..types.actions import ActionInfo
 from ..types.json import JsonValue
-from ..types.messages import AgentMessage, ImageContent, Usage
+from ..types.messages import AgentMessage, ImageContent, ThinkingLevel, Usage
 from ..types.records import AdjustmentUsage, QueueName
-from . import jobs
+from . import configuration, jobs
 from .lane import LaneRuntime
 from .messages import Input, Unacceptable, normalise
+from .view import LaneSession
 
 T = TypeVar("T")
 
@@ -100,14 +102,13 @@ class AgentLane:
     async def _before_run(self, messages: tuple[AgentMessage, ...]) -> BeforeRunOutcome:
         if not self._env.hooks.has("before_run"):
             return BeforeRunOutcome()
-        configuration = self._lane.state.effective_configuration
-        model = self._env.models.find(configuration.model) or self._env.model
+        effective = self._lane.state.effective_configuration
         prompt = await self._env.resolve_system_prompt(
             SystemPromptContext(
                 lane=self.name,
-                model=model,
-                thinking_level=configuration.thinking_level,
-                active_tool_names=configuration.active_tool_names,
+                model=self._env.models.find(effective.model) or self._env.model,
+                thinking_level=effective.thinking_level,
+                active_tool_names=effective.active_tool_names,
                 resources=self._env.resources,
             )
         )
@@ -209,6 +210,57 @@ class AgentLane:
         adjustment = AdjustmentUsage(usage=usage, entry_id=entry_id, details=details)
         await self._job(lambda: jobs.record_usage(self._lane, adjustment))
         return Ok(None)
+
+    # The tree and persisted configuration ----------------------------------
+
+    @property
+    def session(self) -> LaneSession:
+        """This lane's view of the tree: appends defer while a run is open and otherwise chain to the leaf."""
+        return LaneSession(self._lane)
+
+    async def get_model(self) -> Model:
+        """The model the next request uses.
+
+        Raises:
+            LookupError: the lane's path names a model that is not known here.
+        """
+        self._env.require_alive()
+        return configuration.current_model(self._lane)
+
+    async def set_model(self, model: Model) -> None:
+        """Use `model` from the next request on. Durable when it returns; equal settings write nothing (A-9).
+
+        Raises:
+            ValueError: the harness's models do not know it.
+            WriteRefused: the lane has a suspended structural operation.
+        """
+        await configuration.set_model(self._lane, model)
+
+    async def get_thinking_level(self) -> ThinkingLevel:
+        """The thinking level the next request uses."""
+        self._env.require_alive()
+        return self._lane.state.effective_configuration.thinking_level
+
+    async def set_thinking_level(self, level: ThinkingLevel) -> None:
+        """Think at `level` from the next request on. Durable when it returns; equal settings write nothing (A-9)."""
+        await configuration.set_thinking_level(self._lane, level)
+
+    async def get_active_tools(self) -> list[str]:
+        """Names of the tools this lane offers, registered or not."""
+        self._env.require_alive()
+        return list(self._lane.state.effective_configuration.active_tool_names)
+
+    async def set_active_tools(self, names: Sequence[str]) -> None:
+        """Offer these tools from the next request on. Durable when it returns; equal settings write nothing (A-9).
+
+        Raises:
+            ValueError: a name that is not registered.
+        """
+        await configuration.set_active_tools(self._lane, names)
+
+    async def get_unavailable_tools(self) -> list[str]:
+        """Active tools that are not registered: kept in the set, not sent to the provider (A-12)."""
+        return [name for name in await self.get_active_tools() if name not in self._env.tools]
 
     # Waiting ---------------------------------------------------------------
 

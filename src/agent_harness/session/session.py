@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from ..errors import StorageError
 from ..types.entries import Entry, ProvisionedEntry
 from ..types.ids import IdGenerator, Uuid7Ids
 from ..types.records import LaneRecord, NewRecord, OperationKind, RecordType
@@ -142,6 +143,10 @@ class Session(LaneView):
     async def verify(self) -> list[Finding]:
         """Check the whole session against every validity rule; lists all findings (A-14)."""
         return verify_session(await self.get_log())
+
+    def refuse_writes(self, reason: str) -> None:
+        """Accept no further write through this opening: its user found that it must not go on."""
+        self._core.fault = self._core.fault or StorageError(reason)
 
     async def close(self) -> None:
         """Finish started writes and release the writer claim. Idempotent."""
