@@ -155,6 +155,72 @@ def test_an_interrupted_run_is_found_told_and_settled_as_asked(tmp_path: Path, w
     assert (done.returncode, done.stdout) == (0, "and more\n")
 
 
+def test_a_run_goes_on_in_its_own_folder_with_its_own_model_and_prompt(tmp_path: Path, work: Path) -> None:
+    model = script(
+        tmp_path / "s.json",
+        {"calls": [call("shell", command="touch started; sleep 60")]},
+        {"calls": [call("write", path="where.txt", content="here")]},
+        {"text": "went on"},
+    )
+    store = f"sqlite:{tmp_path / 'store'}"
+    process = start("run", "Work.", "-m", model, "--store", store, "--system", "Be brief.", cwd=work)
+    wait_until((work / "started").exists, process)
+    process.kill()
+    process.communicate()
+    other = tmp_path / "other"
+    other.mkdir()
+    done = cli("resume", "--store", store, cwd=other, env={"AGENT_HARNESS_MODEL": "nobody/x"})
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+    assert (work / "where.txt").read_text() == "here"
+    assert tree(other) == {}
+    session = json_lines(cli("sessions", "list", "--json", "--store", store, cwd=other).stdout)[0]["id"]
+    refused = cli("run", "x", "-s", session, "--store", store, cwd=other, env={"AGENT_HARNESS_MODEL": "nobody/x"})
+    assert "the script has only 3 answers" in refused.stderr
+    assert "unknown model 'nobody/x'" in one_error(
+        cli("run", "x", "-s", session, "--store", store, "-m", "nobody/x", cwd=other)
+    )
+    work.rename(tmp_path / "moved")
+    assert "is gone" in one_error(cli("run", "x", "-s", session, "--store", store, cwd=other))
+
+
+def test_at_a_terminal_the_interrupted_run_is_offered(tmp_path: Path, work: Path) -> None:
+    process, _ = started_run(tmp_path, work)
+    process.kill()
+    process.communicate()
+    answers = json.loads((tmp_path / "s.json").read_text())["answers"]
+    script(tmp_path / "s.json", *answers, {"text": "and more"})
+    session = json_lines(cli("sessions", "list", "--json", cwd=work).stdout)[0]["id"]
+    terminal, inside = os.openpty()
+    asked = subprocess.Popen(
+        [*COMMAND, "run", "More.", "-s", session],
+        cwd=work,
+        env=environment(),
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+    )
+    os.close(inside)
+    shown = b""
+    try:
+        while b"[Y/n]" not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, b"y\n")
+        while True:
+            try:
+                shown += os.read(terminal, 4096)
+            except OSError:  # the last writer is gone
+                break
+        assert asked.wait(timeout=30) == 0
+    finally:
+        asked.kill()
+        asked.wait()
+        os.close(terminal)
+    text = shown.decode()
+    assert "This session has an interrupted run (user: Work.)." in text
+    assert text.count("and more") == 1  # counted while it grows, written once
+    assert "8 characters" in text
+
+
 def test_an_interrupted_run_can_be_given_up(tmp_path: Path, work: Path) -> None:
     process, _ = started_run(tmp_path, work)
     process.kill()

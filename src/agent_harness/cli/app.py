@@ -43,11 +43,17 @@ StoreUrl = Annotated[
         help="sqlite:FILE, jsonl:FOLDER or another backend; default: .agent-harness/sessions.db in the folder.",
     ),
 ]
-Folder = Annotated[Path, typer.Option("--directory", "-C", help="The working folder of the tools and of the store.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--directory", "-C", help="The working folder; default: the session's own, else the current one."),
+]
 ModelName = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", envvar=MODEL_VARIABLE, metavar="PROVIDER/ID", help="Such as openai/gpt-5, or scripted:FILE."
+        "--model",
+        "-m",
+        metavar="PROVIDER/ID",
+        help=f"Such as openai/gpt-5, or scripted:FILE; default: the session's own, else ${MODEL_VARIABLE}.",
     ),
 ]
 BaseUrl = Annotated[
@@ -56,7 +62,6 @@ BaseUrl = Annotated[
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Replaces the system prompt.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id.")]
-HERE = Path()
 
 
 @app.command()
@@ -81,7 +86,7 @@ def run(
         Literal["ask", "resume", "abort"], typer.Option(help="What to do with the session's interrupted run.")
     ] = "ask",
     store: StoreUrl = None,
-    directory: Folder = HERE,
+    directory: Folder = None,
     system: System = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -106,7 +111,7 @@ def resume(
     model: ModelName = None,
     base_url: BaseUrl = None,
     store: StoreUrl = None,
-    directory: Folder = HERE,
+    directory: Folder = None,
     system: System = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -121,7 +126,7 @@ def resume(
 
 
 @sessions.command("list")
-def list_sessions(store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+def list_sessions(store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
     """One line per session, newest first."""
     from .sessions import list_sessions as command
 
@@ -129,7 +134,7 @@ def list_sessions(store: StoreUrl = None, directory: Folder = HERE, json: Json =
 
 
 @sessions.command("log")
-def log(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+def log(session: SessionId, store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
     """One line per durable write, oldest first."""
     from .sessions import log as command
 
@@ -137,30 +142,59 @@ def log(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, js
 
 
 @sessions.command("show")
-def show(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+def show(session: SessionId, store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
     """What a session has done, has open, and cost."""
     from .sessions import show as command
 
     return lambda: command(find_store(store, _folder(directory)), session, json=json)
 
 
+@sessions.command("fork")
+def fork(
+    session: SessionId,
+    at: Annotated[
+        str | None, typer.Option(metavar="ENTRY", help="The last entry to copy; default: the newest.")
+    ] = None,
+    store: StoreUrl = None,
+    directory: Folder = None,
+    json: Json = False,
+) -> Command:
+    """Copy a session's conversation into a new session and print its id."""
+    from .sessions import fork as command
+
+    return lambda: command(find_store(store, _folder(directory)), session, at, json=json)
+
+
+@sessions.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A session file (*.jsonl) of format 3 or 4.")],
+    store: StoreUrl = None,
+    directory: Folder = None,
+    json: Json = False,
+) -> Command:
+    """Copy a session file into the store and print the new session's id."""
+    from .sessions import import_file as command
+
+    return lambda: command(find_store(store, _folder(directory)), file, json=json)
+
+
 @sessions.command("verify")
-def verify(session: SessionId, store: StoreUrl = None, directory: Folder = HERE, json: Json = False) -> Command:
+def verify(session: SessionId, store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
     """Check a session's whole log against the validity rules."""
     from .sessions import verify as command
 
     return lambda: command(find_store(store, _folder(directory)), session, json=json)
 
 
-def _folder(directory: Path) -> Path:
-    folder = Path(os.path.realpath(directory))
+def _folder(directory: Path | None) -> Path:
+    folder = Path(os.path.realpath(directory or Path()))
     if not folder.is_dir():
         raise Failure(f"{directory} is not a folder")
     return folder
 
 
 def _settings(
-    directory: Path,
+    directory: Path | None,
     store: str | None,
     model: str | None,
     base_url: str | None,
@@ -174,6 +208,7 @@ def _settings(
     folder = _folder(directory)
     return Settings(
         folder=folder,
+        folder_given=directory is not None,
         store=find_store(store, folder),
         model=model,
         base_url=base_url,

@@ -120,10 +120,10 @@ def message_text(message: AgentMessage) -> str:
         case UserMessage(content=content):
             return f"user: {_short(content_text(content))}"
         case AssistantMessage():
-            calls = f" [calls {', '.join(call.name for call in message.tool_calls)}]" if message.tool_calls else ""
-            error = f" ({_short(message.error_message)})" if message.error_message else ""
-            stop = "" if message.stop_reason in ("stop", "toolUse") else f" <{message.stop_reason}>{error}"
-            return f"assistant: {_short(message.text)}{calls}{stop}"
+            calls = f"[calls {', '.join(call.name for call in message.tool_calls)}]" if message.tool_calls else ""
+            stop = "" if message.stop_reason in ("stop", "toolUse") else f"<{message.stop_reason}>"
+            error = f"({_short(message.error_message)})" if message.error_message else ""
+            return " ".join(part for part in ("assistant:", _short(message.text), calls, stop, error) if part)
         case ToolResultMessage(content=content):
             failed = "error" if message.is_error else "result"
             return f"{failed} of {message.tool_name}: {_short(content_text(content))}"

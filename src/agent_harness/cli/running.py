@@ -1,11 +1,12 @@
 """`run` and `resume`: one operation of a session, in this process, until it ends or is interrupted."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
@@ -29,7 +30,7 @@ from ..types.codec import dump
 from ..types.json import JsonValue, check_text
 from ..types.messages import AssistantMessage
 from .failure import INTERRUPTED, TRY_LATER, Failure
-from .models import Chosen, check_reachable, choose_model
+from .models import MODEL_VARIABLE, Chosen, check_reachable, choose_model
 from .output import note, one_line, printable, say, to_json
 from .progress import Progress
 from .rendering import message_text
@@ -46,6 +47,7 @@ class Settings:
     """What `run` and `resume` share."""
 
     folder: Path
+    folder_given: bool  # by the command line; else an existing session's own folder is used
     store: Store
     model: str | None
     base_url: str | None
@@ -58,7 +60,8 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
     """Give a prompt to a new session, or to an existing one; print the answer."""
     _check_prompt(prompt)
     if session_id is None:
-        chosen = choose_model(settings.model, settings.base_url, settings.folder)
+        model = settings.model or os.environ.get(MODEL_VARIABLE)
+        chosen = choose_model(model, settings.base_url, settings.folder)
         await check_reachable(chosen.server)
         await _tell_interrupted(settings)
         prepare_default(settings.store)
@@ -66,6 +69,8 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
             header: dict[str, JsonValue] = {"model": chosen.name}
             if chosen.given is not None:
                 header["baseUrl"] = chosen.given
+            if settings.system_prompt is not None:
+                header["systemPrompt"] = settings.system_prompt
             session = await repo.create(cwd=str(settings.folder), metadata=header)
             async with session:
                 await session.set_name(one_line(prompt, 80))
@@ -74,7 +79,8 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
         open_store(settings.store, must_exist=True) as repo,
         await open_session(repo, session_id, settings.store) as session,
     ):
-        chosen = _chosen_before(settings, session)
+        settings = _as_before(settings, session)
+        chosen = choose_model(settings.model, settings.base_url, settings.folder)
         await check_reachable(chosen.server)
 
         async def work(harness: AgentHarness) -> OperationOutcome:
@@ -95,7 +101,8 @@ async def resume(settings: Settings, session_id: str | None) -> int:
         async with await open_session(repo, session_id, settings.store) as session:
             if not await is_interrupted(session):
                 raise Failure(f"session {session_id} has nothing to resume")
-            chosen = _chosen_before(settings, session)
+            settings = _as_before(settings, session)
+            chosen = choose_model(settings.model, settings.base_url, settings.folder)
             await check_reachable(chosen.server)
             return await _operate(settings, session, chosen, _resume_all)
 
@@ -109,14 +116,27 @@ def _check_prompt(prompt: str) -> None:
         raise Failure("the prompt is not valid Unicode text") from None
 
 
-def _chosen_before(settings: Settings, session: Session) -> Chosen:
-    """The model given now, else the one the session was made with."""
+def _as_before(settings: Settings, session: Session) -> Settings:
+    """What was not given now is as the session was made with: its folder, model and system prompt."""
     stored = session.metadata.metadata
-    name, base_url = stored.get("model"), stored.get("baseUrl")
-    if settings.model is None and isinstance(name, str):
-        kept = base_url if isinstance(base_url, str) else None
-        return choose_model(name, settings.base_url or kept, settings.folder)
-    return choose_model(settings.model, settings.base_url, settings.folder)
+
+    def kept(key: str) -> str | None:
+        value = stored.get(key)
+        return value if isinstance(value, str) else None
+
+    folder = settings.folder
+    if not settings.folder_given and session.metadata.cwd is not None:
+        folder = Path(session.metadata.cwd)
+        if not folder.is_dir():
+            raise Failure(f"the folder of session {session.id} is gone: {folder}; pass --directory")
+    own_model = settings.model is None and kept("model") is not None
+    return replace(
+        settings,
+        folder=folder,
+        model=kept("model") if own_model else settings.model or os.environ.get(MODEL_VARIABLE),
+        base_url=settings.base_url or (kept("baseUrl") if own_model else None),
+        system_prompt=settings.system_prompt if settings.system_prompt is not None else kept("systemPrompt"),
+    )
 
 
 async def _tell_interrupted(settings: Settings) -> None:
@@ -125,7 +145,10 @@ async def _tell_interrupted(settings: Settings) -> None:
     async with open_store(settings.store, must_exist=True) as repo:
         found = await find_interrupted(repo)
     if found is not None:
-        note(f"note: session {found.id} was interrupted; `{resume_command(settings, found.id)}` finishes it")
+        note(
+            f"note: session {found.id} has an unfinished run; if nobody is working on it, "
+            f"`{resume_command(settings, found.id)}` goes on with it"
+        )
 
 
 def resume_command(settings: Settings, session_id: str) -> str:

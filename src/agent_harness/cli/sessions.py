@@ -1,15 +1,19 @@
-"""`sessions list|log|show|verify`: reading a store. Nothing here takes a claim or writes."""
+"""`sessions list|log|show|verify`, which neither claim nor write anything, and `fork` and `import`, which copy."""
 
 from datetime import UTC, datetime
+from pathlib import Path
+
+from session_backends import JsonlSessionRepo
 
 from ..lanes.restore import inspect_lane
+from ..session.repo import BranchFork, TreeFork
 from ..session.storage import SessionMetadata
 from ..types.codec import dump
 from ..types.json import JsonValue
 from .failure import Failure
 from .output import note, one_line, say, to_json
 from .rendering import log_json, log_line
-from .store import Store, open_session, open_store
+from .store import Store, open_session, open_store, prepare_default
 
 
 async def list_sessions(store: Store, *, json: bool) -> int:
@@ -63,6 +67,38 @@ async def show(store: Store, session_id: str, *, json: bool) -> int:
             state = lane["open"]
             kind = f"interrupted {state['kind']}" if isinstance(state, dict) else "idle"
             say(f"lane {one_line(str(lane['lane']))}: {kind}, at {lane['leafId'] or 'the root'}")
+    return 0
+
+
+async def fork(store: Store, session_id: str, at: str | None, *, json: bool) -> int:
+    """Copy a session's path into a new one, up to `at` or to the end of lane main; the source stays as it is."""
+    async with open_store(store, must_exist=True) as repo:
+        source = await open_session(repo, session_id, store, read_only=True)
+        async with source:
+            forked = await repo.fork(source, BranchFork(entry_id=at))
+    await forked.close()
+    return _made(forked.id, json=json)
+
+
+async def import_file(store: Store, path: Path, *, json: bool) -> int:
+    """Copy a session file, of format 3 or 4, into the store; the file stays as it is."""
+    if not path.is_file():
+        raise Failure(f"no such file: {path}")
+    async with await JsonlSessionRepo(path.parent).open(str(path), read_only=True) as source:
+        for diagnostic in source.diagnostics:
+            note(f"note: {one_line(diagnostic.message)}")
+        name = await source.get_name()
+        prepare_default(store)
+        async with open_store(store, must_exist=False) as repo:
+            imported = await repo.fork(source, TreeFork())
+            async with imported:
+                if name is not None:
+                    await imported.set_name(name)
+    return _made(imported.id, json=json)
+
+
+def _made(session_id: str, *, json: bool) -> int:
+    say(to_json({"session": session_id}) if json else session_id)
     return 0
 
 
