@@ -34,7 +34,7 @@ LAYERS = {
     "agent_harness.hooks.catalog": 1,
     "agent_harness.events": 2,
     "agent_harness.events.catalog": 1,
-    "agent_harness.compaction": 3,
+    "agent_harness.compaction": 2,
     "agent_harness.loop": 3,
     "agent_harness.effects": 3,
     "agent_harness.effects.base": 2,
