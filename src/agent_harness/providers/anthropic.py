@@ -6,6 +6,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from ..errors import MissingExtra
 from ..types.clock import SystemWallClock, WallClock
 from ..types.json import JsonValue
@@ -17,7 +19,7 @@ from .credentials import ApiKey, Credential
 from .drive import Request, drive
 from .exchange import Event, Head
 from .failure import Failure, Secrets, response_failure
-from .sdk import READ_TIMEOUT_MS, SdkConnection, SdkErrors, SdkStream
+from .sdk import READ_TIMEOUT_MS, SdkConnection, SdkErrors, SdkStream, has_header
 
 if TYPE_CHECKING:
     import httpx2
@@ -119,6 +121,13 @@ async def _events(
             payload = {**payload, "messages": [*messages, {"role": "assistant", "content": content}]}
 
 
+class _Quiet(bytes):
+    """A body that shows nothing of itself."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
 class AnthropicConnection(SdkConnection):
     """Speaks to Anthropic or a compatible server through the `anthropic` package.
 
@@ -153,17 +162,21 @@ class AnthropicConnection(SdkConnection):
         from anthropic import AsyncAnthropic, AsyncStream, Omit
 
         async def open_stream(http: "httpx2.AsyncClient", key: str | None) -> SdkStream:
-            sent: dict[str, Any] = dict(headers)  # a header's value or the SDK's sentinel for none
-            if key is None:
-                sent = {"Authorization": Omit(), **sent}
-            elif self.base_url != ANTHROPIC_URL:  # the SDK sends a bearer token; other servers know the older header
-                sent = {"X-Api-Key": key, **sent}
-            client = AsyncAnthropic(api_key=key or "none", base_url=self.base_url, http_client=http, max_retries=0)
+            sent = dict(headers)
+            if key is not None and self.base_url != ANTHROPIC_URL:
+                sent = {"X-Api-Key": key, **sent}  # the SDK sends a bearer token; other servers know the older header
+            # the SDK's debug log shows the headers and the body of a request: these are kept out of it
+            client = AsyncAnthropic(
+                api_key=key or "none", base_url=self.base_url, http_client=http, max_retries=0, default_headers=sent
+            )
+            plain: dict[str, Any] = {"Content-Type": "application/json"}
+            if key is None and not has_header(sent, "authorization"):
+                plain["Authorization"] = Omit()
             return await client.post(
                 "/v1/messages",
                 cast_to=object,
-                body=payload,
-                options={"headers": sent},
+                content=_Quiet(orjson.dumps(payload)),
+                options={"headers": plain},
                 stream=True,
                 stream_cls=AsyncStream[object],
             )

@@ -77,7 +77,7 @@ def error_text(body: object) -> tuple[str, list[str]]:
     metadata = fields.get("metadata")
     if isinstance(metadata, dict):  # OpenRouter hands the upstream provider's own text through
         hints += [value for value in (_text(v) for v in cast("dict[str, object]", metadata).values()) if value]
-    return message, hints
+    return _plain(message), hints
 
 
 def _status_inside(body: object) -> int | None:

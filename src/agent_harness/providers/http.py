@@ -25,8 +25,8 @@ class HttpClients:
         self._tls = httpx2.create_ssl_context()
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[httpx2.AsyncClient]:
-        """A client; leaving closes every socket it opened.
+    async def client(self, seen: list[httpx2.Response] | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+        """A client; leaving closes every socket it opened. `seen` receives the responses as their heads arrive.
 
         httpcore2 2.16 forgets the socket when it is cancelled inside a TLS handshake, so the sockets are noted as they
         open (its documented `trace` extension) and closed here.
@@ -39,6 +39,11 @@ class HttpClients:
 
         async def watch(request: httpx2.Request) -> None:
             request.extensions["trace"] = trace
+            request.extensions["timeout"] = self._timeout.as_dict()  # google-genai sets its own: none at all
+
+        async def arrived(response: httpx2.Response) -> None:
+            if seen is not None:
+                seen.append(response)
 
         try:
             async with httpx2.AsyncClient(
@@ -46,7 +51,7 @@ class HttpClients:
                 verify=self._tls,
                 follow_redirects=True,
                 limits=httpx2.Limits(max_keepalive_connections=0),
-                event_hooks={"request": [watch]},
+                event_hooks={"request": [watch], "response": [arrived]},
             ) as client:
                 yield client
         finally:

@@ -142,10 +142,17 @@ def _openai_responses(base_url: str | None, key: Credential) -> Provider:
     return OpenAIResponsesProvider(base_url=base_url, api_key=key)
 
 
+def _google(base_url: str | None, key: Credential) -> Provider:
+    from .google import GoogleProvider
+
+    return GoogleProvider(base_url=base_url, api_key=key)
+
+
 BUILDERS: Mapping[str, Build] = {
     "openai-chat": _openai_chat,
     "openai-responses": _openai_responses,
     "anthropic-messages": _anthropic,
+    "google-gemini": _google,
 }
 
 

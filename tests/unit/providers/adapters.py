@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from agent_harness.providers.anthropic import AnthropicProvider
 from agent_harness.providers.base import Model, Provider
+from agent_harness.providers.google import GoogleProvider
 from agent_harness.providers.openai_chat import OpenAIChatProvider
 from agent_harness.providers.openai_responses import OpenAIResponsesProvider
 
@@ -209,4 +210,54 @@ class OpenAIResponses:
         return self.event("response.output_item.added", output_index=index, item=item)
 
 
-ADAPTERS: list[type[Adapter]] = [OpenAIChat, Anthropic, OpenAIResponses]
+@dataclass
+class Google:
+    """The same usage: 100 prompt tokens, 40 of them cached, 15 candidate tokens and 5 of thoughts."""
+
+    name: str = "google-gemini"
+    llmock_path: str = "/gemini"
+    args_are_text: bool = False
+
+    def provider(self, url: str, *, read_timeout_ms: int = 10_000) -> Provider:
+        version = "v1beta" if url.endswith(self.llmock_path) else None  # llmock does not know the SDK's default
+        return GoogleProvider(base_url=url, api_key=KEY, api_version=version, read_timeout_ms=read_timeout_ms)
+
+    def model(self, **fields: Any) -> Model:
+        return Model(provider="test", id="gemini-test", api=self.name, images=True, **fields)
+
+    def start(self) -> bytes:
+        return self.chunk()
+
+    def text(self, piece: str) -> bytes:
+        return self.chunk({"text": piece})
+
+    def call(self, id: str, name: str, *fragments: str) -> list[bytes]:
+        arguments = "".join(fragments) or "{}"
+        given = {"functionCall": {"id": id, "name": name, "args": "ARGUMENTS"}}
+        return [self.chunk(given).replace(b'"ARGUMENTS"', arguments.encode())]
+
+    def finish(self, stop: Stop) -> bytes:
+        return self.end("MAX_TOKENS" if stop == "length" else "STOP")
+
+    def end(self, reason: str) -> bytes:
+        usage = {
+            "promptTokenCount": 100,
+            "cachedContentTokenCount": 40,
+            "candidatesTokenCount": 15,
+            "thoughtsTokenCount": 5,
+            "totalTokenCount": 120,
+        }
+        candidate = {"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": reason, "index": 0}
+        return sse({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-test-0"})
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return json.dumps({"error": {"code": status, "message": message, "status": "SOME_ERROR"}}).encode()
+
+    def error_event(self, message: str) -> bytes:
+        return sse({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})
+
+    def chunk(self, *parts: dict[str, Any]) -> bytes:
+        return sse({"candidates": [{"content": {"role": "model", "parts": list(parts)}, "index": 0}]})
+
+
+ADAPTERS: list[type[Adapter]] = [OpenAIChat, Anthropic, OpenAIResponses, Google]

@@ -92,10 +92,11 @@ async def test_out_of_range_arguments_are_marked_and_empty(adapter: Adapter, giv
     "given", ['{"a": ', "[1]", '"text"', '{"a": 1} trailing', "nonsense", '{"a": NaN}', "[" * 9999]
 )
 async def test_arguments_that_are_no_json_object_are_marked_and_empty(adapter: Adapter, given: str) -> None:
-    if not adapter.args_are_text:
-        given = "[1]"
     async with FakeServer(plays(adapter.start(), *adapter.call("c", "f", given), adapter.finish("toolUse"))) as s:
         message = await ask(adapter, s.url, tools=[WEATHER])
+    if not adapter.args_are_text and message.stop_reason == "error":  # the chunk itself is broken
+        assert (message.error_code, message.tool_calls) == ("transport", ())
+        return
     assert message.stop_reason == "toolUse"
     assert message.tool_calls[0].arguments == {}
     assert message.tool_calls[0].extra[INVALID_ARGUMENTS]
@@ -509,14 +510,23 @@ async def test_a_key_echoed_by_the_server_is_hidden(adapter: Adapter) -> None:
     assert "HEADER-SECRET" not in repr(message)
 
 
-async def test_a_key_appears_in_no_repr_and_no_log(adapter: Adapter, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_and_content_appear_in_no_repr_and_no_log(
+    adapter: Adapter, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(1)
-    async with FakeServer(plays(adapter.start(), adapter.text("prompt canary"), adapter.finish("stop"))) as s:
+    canaries = (KEY, "CANARY-prompt", "CANARY-system", "CANARY-answer", "CANARY-header", "CANARY-argument")
+    pieces = (adapter.start(), adapter.text("CANARY-answer"), *adapter.call("c", "f", '{"a": "CANARY-argument"}'))
+    async with FakeServer(plays(*pieces, adapter.finish("toolUse"))) as s:
         provider = adapter.provider(s.url)
-        await collect(provider, adapter.model())
-        assert KEY in str(s.requests[0].headers)
-    text = repr(provider) + repr(vars(provider)) + caplog.text
-    assert KEY not in text
+        prompt = UserMessage(content="CANARY-prompt", timestamp=1)
+        model = adapter.model(headers={"x-proxy-auth": "CANARY-header"})
+        await collect(provider, model, messages=[prompt], system_prompt="CANARY-system", tools=[WEATHER])
+        request = s.requests[0]
+        assert [canary in str(request.headers) + request.body.decode() for canary in canaries] == [
+            True, True, True, False, True, False
+        ]  # fmt: skip
+    text = repr(provider) + repr(vars(provider)) + repr(model) + caplog.text
+    assert [canary for canary in canaries if canary in text] == []
     with_password = adapter.provider(s.url.replace("127.0.0.1", "user:URL-SECRET@127.0.0.1"))
     assert "URL-SECRET" not in repr(with_password)
 

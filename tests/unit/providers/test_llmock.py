@@ -2,12 +2,12 @@
 
 import pytest
 from adapters import Adapter
-from conftest import Llmock
 from streaming import WEATHER, ask
 
 from agent_harness.providers.arguments import INVALID_ARGUMENTS
 from agent_harness.providers.base import is_retryable
 from agent_harness.types.messages import ToolResultMessage, UserMessage
+from conftest import Llmock
 
 
 def url(adapter: Adapter, server: Llmock) -> str:
@@ -59,8 +59,9 @@ async def test_broken_tool_arguments_are_marked(adapter: Adapter, server: Llmock
 async def test_a_broken_stream_is_retryable_and_runs_no_call(
     adapter: Adapter, server: Llmock, kind: str, codes: set[str], *, tools: bool
 ) -> None:
-    server.script({"type": "stream_fault", "kind": kind, "after_chunks": 2, "stall_seconds": 3})
     given = [WEATHER] if tools else []
+    whole = tools and not adapter.args_are_text  # the first chunk holds the call and the end
+    server.script({"type": "stream_fault", "kind": kind, "after_chunks": 0 if whole else 2, "stall_seconds": 3})
     message = await ask(adapter, url(adapter, server), tools=given, read_timeout_ms=500)
     assert (message.stop_reason, message.tool_calls) == ("error", ())
     assert message.error_code in codes
