@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cli_support import COMMAND, call, cli, environment, json_lines, one_error, script, start, tree, wait_until
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 STORE = ".agent-harness/sessions.db"
 
 
@@ -105,6 +106,37 @@ def test_stored_text_cannot_command_the_terminal(tmp_path: Path, work: Path) -> 
     assert "abcdefgh" in everything
     controls = {c for c in everything if (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e") and c not in "\n\t"}
     assert controls == set()
+
+
+def test_a_session_is_forked_and_goes_on_by_itself(tmp_path: Path, work: Path) -> None:
+    model = script(tmp_path / "s.json", {"text": "first"}, {"text": "second"})
+    session = json.loads(cli("run", "One.", "--model", model, "--json", "-q", cwd=work).stdout)["session"]
+    before = cli("sessions", "log", session, cwd=work).stdout
+    fork = cli("sessions", "fork", session, cwd=work).stdout.strip()
+    done = cli("run", "Two.", "--session", fork, "--model", model, "-q", cwd=work)
+    assert (done.returncode, done.stdout) == (0, "second\n"), done.stderr
+    assert cli("sessions", "log", session, cwd=work).stdout == before
+    items = json_lines(before_json := cli("sessions", "log", session, "--json", cwd=work).stdout)
+    first = next(one["id"] for one in items if one["kind"] == "entry")
+    made = json.loads(cli("sessions", "fork", session, "--at", first, "--json", cwd=work).stdout)["session"]
+    assert [
+        one["id"] for one in json_lines(cli("sessions", "log", made, "--json", cwd=work).stdout) if "id" in one
+    ] == [first]
+    assert "has no entry 'nope'" in one_error(cli("sessions", "fork", session, "--at", "nope", cwd=work))
+    assert cli("sessions", "log", session, "--json", cwd=work).stdout == before_json
+
+
+@pytest.mark.parametrize("name", ["v3/new-bad-interior", "v4/damaged-torn-tail"])
+def test_a_session_file_is_imported_and_left_alone(work: Path, name: str) -> None:
+    source = FIXTURES / f"{name}.jsonl"
+    copy = work / "old.jsonl"
+    copy.write_bytes(source.read_bytes())
+    done = cli("sessions", "import", "old.jsonl", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("note: ")
+    assert copy.read_bytes() == source.read_bytes()
+    assert sorted(p.name for p in work.iterdir()) == [".agent-harness", "old.jsonl"]
+    assert "E " in cli("sessions", "log", done.stdout.strip(), cwd=work).stdout
 
 
 # Interruption

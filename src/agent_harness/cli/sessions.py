@@ -7,7 +7,7 @@ from session_backends import JsonlSessionRepo
 
 from ..lanes.restore import inspect_lane
 from ..session.repo import BranchFork, TreeFork
-from ..session.storage import SessionMetadata
+from ..session.storage import Diagnostic, SessionMetadata
 from ..types.codec import dump
 from ..types.json import JsonValue
 from .failure import Failure
@@ -31,7 +31,7 @@ async def log(store: Store, session_id: str, *, json: bool) -> int:
         await open_session(repo, session_id, store, read_only=True) as session,
     ):
         for diagnostic in session.diagnostics:
-            note(f"note: {one_line(diagnostic.message)}")
+            _tell(diagnostic)
         for item in await session.get_log():
             say(to_json(log_json(item)) if json else log_line(item))
     return 0
@@ -82,11 +82,10 @@ async def fork(store: Store, session_id: str, at: str | None, *, json: bool) -> 
 
 async def import_file(store: Store, path: Path, *, json: bool) -> int:
     """Copy a session file, of format 3 or 4, into the store; the file stays as it is."""
-    if not path.is_file():
-        raise Failure(f"no such file: {path}")
+    _check_file(path)
     async with await JsonlSessionRepo(path.parent).open(str(path), read_only=True) as source:
         for diagnostic in source.diagnostics:
-            note(f"note: {one_line(diagnostic.message)}")
+            _tell(diagnostic)
         name = await source.get_name()
         prepare_default(store)
         async with open_store(store, must_exist=False) as repo:
@@ -95,6 +94,18 @@ async def import_file(store: Store, path: Path, *, json: bool) -> int:
                 if name is not None:
                     await imported.set_name(name)
     return _made(imported.id, json=json)
+
+
+def _check_file(path: Path) -> None:
+    if path.suffix != ".jsonl":
+        raise Failure(f"{path} is no session file: those end with .jsonl")
+    if not path.is_file():
+        raise Failure(f"no such file: {path}")
+
+
+def _tell(diagnostic: Diagnostic) -> None:
+    place = "" if diagnostic.line is None else f"line {diagnostic.line}: "
+    note(f"note: {place}{one_line(diagnostic.message)}")
 
 
 def _made(session_id: str, *, json: bool) -> int:
