@@ -333,15 +333,18 @@ class AgentHarness(AgentLane):
         if self._closing is None:
             self._env.closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close(_current_task()))
+        own = _current_task()
         await asyncio.shield(self._closing)
+        if own is not None and any(runtime.procedure is own for runtime in self._lanes.values()):
+            own.cancel()  # called from a hook: the run that it belongs to ends at its next await
 
     async def _close(self, caller: "asyncio.Task[object] | None") -> None:
         reason: BaseException = self._env.fault or HarnessClosed()
-        running = [runtime for runtime in self._lanes.values() if runtime.procedure is not caller or caller is None]
-        await asyncio.gather(*(runtime.detach(reason, CLOSE_TIMEOUT_SECONDS) for runtime in running))
+        lanes = list(self._lanes.values())
+        await asyncio.gather(*(runtime.detach(reason, CLOSE_TIMEOUT_SECONDS, caller) for runtime in lanes))
         for runtime in self._lanes.values():
             runtime.idle.set()
-        await self._env.events.close()
+        await self._env.events.close(caller)
         await self._env.session.close()
 
     async def __aenter__(self) -> Self:

@@ -26,8 +26,8 @@ from ..hooks.catalog import (
 from ..lanes import jobs
 from ..lanes.lane import LaneRuntime, RunningTool
 from ..lanes.reads import LaneReads
-from ..loop.stream import StreamAssistantConfig, stream_assistant, transport_error
-from ..loop.tools import execute_tool_call
+from ..loop.stream import StreamAssistantConfig, storable_message, stream_assistant, transport_error
+from ..loop.tools import create_error_tool_result, execute_tool_call
 from ..options import SystemPromptContext
 from ..providers.base import (
     AssistantMessageEvent,
@@ -118,6 +118,7 @@ class DirectEffects:
 
     async def stream_assistant(self, request: AssistantRequest, parent: TelemetryContext) -> AssistantMessage:
         """See `Effects`."""
+        self._env.require_alive()
         model = self._reads.model()
         streamed = request.messages is None
         head = ProviderResponse(status=200)
@@ -186,6 +187,7 @@ class DirectEffects:
         self, prepared: PreparedToolCall, turn_id: str | None, parent: TelemetryContext
     ) -> ExecutedToolCall:
         """See `Effects`."""
+        self._env.require_alive()
         call, lane = prepared.tool_call, self._lane
         running = RunningTool(call.id, call.name, prepared.args)
         lane.running_tools[prepared.tool_index] = running
@@ -209,10 +211,15 @@ class DirectEffects:
 
         loop = asyncio.get_running_loop()
         try:
+            try:
+                context = await self._env.resolve_tool_context()
+            except Exception as error:
+                text = f"the tool's context failed: {type(error).__name__}"
+                return ExecutedToolCall(result=create_error_tool_result(text), is_error=True)
             return await execute_tool_call(
                 prepared,
                 lane.signal,
-                context=await self._env.resolve_tool_context(),
+                context=context,
                 # A blocking tool reports from its thread; events belong to the loop.
                 update=update
                 if prepared.tool.execute is not None
@@ -224,6 +231,7 @@ class DirectEffects:
 
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> AssistantMessage:
         """See `Effects`."""
+        self._env.require_alive()
         try:
             fetch = getattr(self._env.models.provider(model), "fetch_deferred", None)
             if fetch is None:
@@ -231,6 +239,7 @@ class DirectEffects:
             message: AssistantMessage = await fetch(model, handle, self._request_context(parent))
         except Exception as error:
             return transport_error(model, error, self._env.clock.now_ms())
+        message = storable_message(message, model, self._env.clock.now_ms())
         return await self._after_response(ProviderResponse(status=200), message, parent)
 
     async def cancel_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> None:
@@ -307,7 +316,9 @@ class DirectEffects:
     async def _nested(self, name: HookName, run: Callable[[], Awaitable[T]]) -> T:
         """A hook inside a released action parks as its own action (harness-v2 §15 "The gate is reentrant")."""
         gate = self._lane.gate
-        return await run() if gate is None else await gate.pass_through(HookAction(name=name), run)
+        result = await run() if gate is None else await gate.pass_through(HookAction(name=name), run)
+        self._env.require_alive()  # a hook may have closed the harness: no request is sent after that
+        return result
 
     # Time ------------------------------------------------------------------
 

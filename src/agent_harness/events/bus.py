@@ -32,6 +32,7 @@ class Events:
     def __init__(self) -> None:
         self._subscriptions: list[_Subscription] = []
         self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()  # also of listeners that unsubscribed while being served
 
     def on(self, type: EventType | None, listener: Listener) -> Callable[[], None]:
         """Call `listener` (sync or async) for every event of `type`, or for all with None.
@@ -63,7 +64,9 @@ class Events:
                 subscription.waiting.append(event)
                 if subscription.task is None:
                     task = asyncio.get_running_loop().create_task(self._serve(subscription))
-                    subscription.task = task  # a strong reference until it is done
+                    subscription.task = task
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, subscription: _Subscription) -> None:
         try:
@@ -73,12 +76,17 @@ class Events:
                     result = subscription.listener(event)
                     if inspect.isawaitable(result):
                         await result
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    self._failed(event, error)  # its own, not ours: the listener is served on
                 except Exception as error:
                     self._failed(event, error)
         finally:
             subscription.task = None
 
-    def _failed(self, event: HarnessEvent, error: Exception) -> None:
+    def _failed(self, event: HarnessEvent, error: BaseException) -> None:
         if event.type == "handler_error":
             return  # a listener of handler_error that throws is not reported to itself
         lane = getattr(event, "lane", None)
@@ -86,18 +94,18 @@ class Events:
 
     async def flush(self, timeout: float = FLUSH_SECONDS) -> None:
         """Wait, bounded, until every listener has seen what was published so far."""
-        own = asyncio.current_task()
-        tasks = [s.task for s in self._subscriptions if s.task is not None and s.task is not own]
+        await self._ended(timeout, asyncio.current_task())
+
+    async def close(self, caller: "asyncio.Task[object] | None" = None) -> None:
+        """Deliver what is queued, bounded in time, then stop. `caller` may be a listener: it is not waited for."""
+        await self._ended(FLUSH_SECONDS, caller)
+        self._closed = True
+        for task in self._tasks:
+            if task is not caller:
+                task.cancel()
+        await self._ended(FLUSH_SECONDS, caller)
+
+    async def _ended(self, timeout: float, spared: "asyncio.Task[object] | None") -> None:
+        tasks = [task for task in self._tasks if task is not spared]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
-
-    async def close(self) -> None:
-        """Deliver what is queued, bounded in time, then stop."""
-        await self.flush()
-        self._closed = True
-        own = asyncio.current_task()
-        tasks = [s.task for s in self._subscriptions if s.task is not None and s.task is not own]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=FLUSH_SECONDS)

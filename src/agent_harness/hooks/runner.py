@@ -10,12 +10,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
+from ..compaction.prepare import require_usable, supplied_body
 from ..events.catalog import HandlerError
 from ..providers.base import StreamOptions
 from ..providers.options import merge_options
 from ..telemetry.context import TelemetryContext
-from ..types.json import JsonValue
-from ..types.messages import AgentMessage, AssistantMessage
+from ..types.codec import dump, dump_object, load_message, load_tool_result, seal_entry
+from ..types.entries import ProvisionedEntry
+from ..types.json import JsonValue, canon, check_text
+from ..types.messages import AgentMessage, AssistantMessage, TextContent
+from ..types.structural import CompactResult, SummaryResult
+from ..types.tools import AgentToolResult
 from .catalog import (
     AfterResponse,
     AfterResponseResult,
@@ -63,6 +68,7 @@ class Hooks:
 
     def __init__(self, report: Callable[[HandlerError], None]) -> None:
         self._report = report
+        self._failures = 0
         self._registrations: dict[HookName, list[_Registration]] = {name: [] for name in get_args(HookName)}
 
     # One overload per name: a wrong handler or a misspelt name is a type error.
@@ -240,12 +246,8 @@ class Hooks:
         """Each handler may replace the message; an unsettled one is an error of the handler."""
         for registration in tuple(self._registrations["after_response"]):
             result = await self._call(AfterResponseResult, "after_response", registration, event, parent)
-            if result is None or result.message is None:
-                continue
-            if result.message.stop_reason == "pending":
-                self._failed("after_response", event.lane, ValueError("a replaced message must be settled"))
-                continue
-            event = replace(event, message=result.message)
+            if result is not None and result.message is not None:
+                event = replace(event, message=result.message)
         return event.message
 
     async def before_tool(self, event: BeforeTool, parent: TelemetryContext) -> ToolDecision:
@@ -255,7 +257,8 @@ class Hooks:
             try:
                 async with asyncio.timeout(_seconds(registration.timeout_ms)):
                     result = _checked(ToolDecision, await _invoke(registration, event))
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                _pass_on_cancellation(error)
                 self._failed("before_tool", event.lane, error)
                 return ToolDecision(block="A policy handler failed, so the call was not allowed.")
             if result is None:
@@ -271,7 +274,10 @@ class Hooks:
         """Patches merge field by field; each handler sees the patched result."""
         merged = ToolResultPatch()
         for registration in tuple(self._registrations["after_tool"]):
+            failures = self._failures
             patch = await self._call(ToolResultPatch, "after_tool", registration, event, parent)
+            if patch is None and registration.redacts and self._failures > failures:
+                patch = NOT_REDACTED  # what it would have removed must not be stored
             if patch is None:
                 continue
             fields = {
@@ -304,13 +310,71 @@ class Hooks:
     ) -> R | None:
         lane = cast("str", getattr(event, "lane", ""))
         try:
-            return _checked(expected, await _invoke(registration, event))
-        except Exception as error:
+            result = _checked(expected, await _invoke(registration, event))
+            if result is not None:
+                _check_storable(result)
+        except (Exception, asyncio.CancelledError) as error:
+            _pass_on_cancellation(error)
             self._failed(name, lane, error)
             return None
+        return result
 
-    def _failed(self, name: HookName, lane: str, error: Exception) -> None:
+    def _failed(self, name: HookName, lane: str, error: BaseException) -> None:
+        self._failures += 1
         self._report(HandlerError(lane=lane, kind="hook", name=name, error=type(error).__name__))
+
+
+NOT_REDACTED = ToolResultPatch(
+    content=(TextContent(text="The call finished, but its result was not kept: a redacting handler failed."),),
+    details={},
+)
+"""What stands for a result whose redaction failed."""
+
+
+def _pass_on_cancellation(error: BaseException) -> None:
+    """A cancellation of the run goes on; one that a handler made itself is that handler's failure."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+
+
+def _check_storable(result: object) -> None:
+    """What a handler returns for storage must survive it, or the failure would be the run's and not the handler's.
+
+    Raises:
+        ValueError, TypeError: it would not.
+    """
+    match result:
+        case ToolResultPatch():
+            patched = AgentToolResult(
+                content=result.content or (), details=result.details, usage=result.usage, terminate=result.terminate
+            )
+            load_tool_result(canon(dump_object(patched), depth=DEPTH_OUTSIDE))
+            if result.is_error is not None and not isinstance(result.is_error, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError("is_error is not a bool")
+        case AfterResponseResult(message=AssistantMessage() as message):
+            if message.stop_reason == "pending":
+                raise ValueError("a replaced message must be settled")
+            load_message(canon(dump(message), depth=DEPTH_OUTSIDE))
+        case AfterResponseResult(message=message) if message is not None:
+            raise TypeError("a replaced message must be an assistant message")
+        case CompactionDecision(compaction=CompactResult() as supplied):
+            require_usable(supplied)
+            seal_entry(ProvisionedEntry(id="supplied", body=supplied_body(supplied)))
+        case NavigationDecision(summary=SummaryResult() as supplied):
+            require_usable(supplied)
+            seal_entry(ProvisionedEntry(id="supplied", body=supplied_body(supplied)))
+        case BeforeRunEndResult(follow_up=str() as text):
+            check_text(text)
+        case BeforeRunEndResult(follow_up=text) if text is not None:
+            raise TypeError("a follow-up is text")
+        case _:
+            pass
+
+
+DEPTH_OUTSIDE = 16
+"""Arrays and objects that an entry or a record may put around what a handler returns."""
 
 
 async def _invoke(registration: _Registration, event: object) -> object:

@@ -69,6 +69,7 @@ class LaneRuntime:
         self.admitting = 0  # calls that may start an operation and have not been decided yet
         self.procedure: asyncio.Task[None] | None = None
         self.outcome: asyncio.Future[OperationOutcome] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the procedure, and one before it that is still ending
         self.streaming: AssistantMessage | None = None
         self.running_tools: dict[int, RunningTool] = {}  # by tool index of the running batch
         self.idle = asyncio.Event()
@@ -154,6 +155,7 @@ class LaneRuntime:
         if self._projection is not None:
             if entry.type == "compaction":
                 self._projection = []
+            projected = project_entry(entry, self.env.entry_projectors)
             self._projection += project_entry(entry, self.env.entry_projectors)
         message = entry.message
         if message is None:
@@ -246,8 +248,12 @@ class LaneRuntime:
     # The procedure ---------------------------------------------------------
 
     def start(self, procedure: Procedure, *, recovery: bool) -> asyncio.Future[OperationOutcome]:
-        """Run `procedure` in a task that the lane owns; its outcome outlives any caller."""
-        assert self.procedure is None
+        """Run `procedure` in a task that the lane owns; its outcome outlives any caller.
+
+        The lane is idle as soon as `operation_finished` is committed, so the task of the operation before may still be
+        on its way out: the new one waits for it.
+        """
+        before = self.procedure
         self.recovery = recovery
         self.signal = AbortSignal()
         if self.op().aborting:
@@ -255,27 +261,35 @@ class LaneRuntime:
         outcome: asyncio.Future[OperationOutcome] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(_retrieve)
         self.outcome = outcome
-        self.procedure = asyncio.get_running_loop().create_task(self._drive(procedure, outcome))
+        task = asyncio.get_running_loop().create_task(self._drive(procedure, outcome, before))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.procedure = task
         self._settle_idle()
         return outcome
 
-    async def _drive(self, procedure: Procedure, outcome: asyncio.Future[OperationOutcome]) -> None:
+    async def _drive(
+        self, procedure: Procedure, outcome: asyncio.Future[OperationOutcome], before: asyncio.Task[None] | None
+    ) -> None:
         error: BaseException | None = None
         result: OperationOutcome | None = None
         try:
             result = await procedure()
-            if self.recovery:
+            if recovery:
                 await self.check_fixed_point()
-        except asyncio.CancelledError:
-            error = HarnessClosed()  # closed, or the loop is ending: detach, the operation stays resumable
+            while self._aborted_late(run_id):
+                result = await procedure()
+        except asyncio.CancelledError as cancelled:
+            error = self._cancelled(cancelled)
         except (HarnessClosed, HarnessFault) as closed:
-            error = closed
+            error = self.env.fault or closed
         except BaseException as defect:
-            error = self.env.fail(defect)
-            if not isinstance(defect, Exception):
+            error = HarnessClosed() if self.env.closed else self.env.fail(defect)
+            if isinstance(defect, KeyboardInterrupt | SystemExit):
                 raise
         finally:
-            self.procedure = None
+            if self.procedure is asyncio.current_task():
+                self.procedure = None
             self.streaming = None
             self.running_tools.clear()
             self._settle_idle()
@@ -284,7 +298,10 @@ class LaneRuntime:
                     outcome.set_result(result)
                 else:
                     outcome.set_exception(error or HarnessClosed())
+        recovery, run_id = self.recovery, self.op().id
             if self.gate is not None:
+            if before is not None:
+                await asyncio.wait({before})
                 self.gate.poke()
 
     async def check_fixed_point(self) -> None:
@@ -304,16 +321,31 @@ class LaneRuntime:
 
         await self.line.run(job)
 
-    async def detach(self, reason: BaseException, timeout: float) -> None:
-        """Stop executing without writing anything more; a write in progress ends by itself."""
+    async def detach(self, reason: BaseException, timeout: float, spared: asyncio.Task[object] | None) -> None:
+        """Stop executing without writing anything more; a write in progress ends by itself.
+
+        `spared` is the task that closes: a procedure cannot be waited for by itself.
+        """
         self.line.close(reason)
         if self.gate is not None:
             self.gate.close(reason)
-        procedure = self.procedure
-        if procedure is not None:
-            procedure.cancel()
-            if procedure is not asyncio.current_task():
-                await asyncio.wait([procedure], timeout=timeout)
+    def _aborted_late(self, run_id: str) -> bool:
+        """An abort was accepted after the procedure parked its lane: it found a procedure and left the work to it."""
+        operation = self.operation
+        return operation is not None and operation.id == run_id and operation.aborting
+
+    def _cancelled(self, cancelled: asyncio.CancelledError) -> BaseException:
+        """Closed, faulted, or the loop is ending: detach, the operation stays resumable. Else somebody's own leaked."""
+        task = asyncio.current_task()
+        if self.env.fault is None and not self.env.closed and (task is None or not task.cancelling()):
+            return self.env.fail(cancelled)
+        return self.env.fault or HarnessClosed()
+
+        tasks = [task for task in self._tasks if task is not spared]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
         await self.line.drain(timeout)
 
 

@@ -146,8 +146,12 @@ class AgentLane:
         effects = self._effects()
         parent = self._env.telemetry
 
+        announce = recovery and resumed
+
         async def procedure() -> OperationOutcome:
-            if recovery and resumed:
+            nonlocal announce
+            if announce:
+                announce = False
                 await effects.before_resume(parent)
                 self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
             return await self._procedure(effects, parent)

@@ -1,9 +1,11 @@
 """One provider request to one settled assistant message (harness-v2 §14). No durable state, no harness."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..abort_signal import AbortSignal
+from ..providers.arguments import INVALID_ARGUMENTS, check_arguments
 from ..providers.base import (
     AssistantMessageEvent,
     Model,
@@ -18,8 +20,21 @@ from ..providers.base import (
 )
 from ..session.context import to_provider_messages, unique_call_ids
 from ..telemetry.context import NOOP, TelemetryContext
-from ..types.messages import AgentMessage, AssistantMessage, Message
+from ..types.codec import dump, load_message
+from ..types.json import canon, replace_surrogates
+from ..types.messages import (
+    AgentMessage,
+    AssistantContent,
+    AssistantMessage,
+    Message,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+)
 from ..types.tools import AgentTool
+
+DEPTH_OUTSIDE = 4
+"""Arrays and objects that an entry or a record puts around a message."""
 
 Emit = Callable[[AssistantMessageEvent], None]
 TransformMessages = Callable[[tuple[AgentMessage, ...]], Awaitable[tuple[AgentMessage, ...]]]
@@ -81,6 +96,11 @@ async def stream_assistant(
                 final = event.message
             else:
                 emit(event)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        final = transport_error(config.model, error, config.now_ms())  # the provider's own, not ours
     except Exception as error:
         # Adapters report in-band; one that raises all the same is a transport failure, not a defect of the run.
         final = transport_error(config.model, error, config.now_ms())
@@ -90,7 +110,53 @@ async def stream_assistant(
             await closing()
     if final is None or final.stop_reason == "pending":
         raise AssertionError(f"provider {config.model.api!r} ended a stream without a settled message")
-    return final
+    return storable_message(final, config.model, config.now_ms())
+
+
+def storable_message(message: AssistantMessage, model: Model, now_ms: int) -> AssistantMessage:
+    """The message as it can be kept, whatever its provider sent.
+
+    Lone surrogates become U+FFFD; a call whose arguments are no JSON as we accept it is marked, so that it becomes an
+    error result (decisions section 4). What is still no message is an error answer.
+    """
+    if _survives(message):
+        return message
+    try:
+        cleaned = replace(
+            message,
+            content=tuple(_clean_part(part) for part in message.content),
+            error_message=None if message.error_message is None else replace_surrogates(message.error_message),
+        )
+    except (TypeError, AttributeError):
+        cleaned = message
+    if _survives(cleaned):
+        return cleaned
+    return replace(
+        transport_error(model, TypeError(), now_ms),
+        error_message="the provider sent an answer that cannot be stored",
+        error_code="invalid_response",
+    )
+
+
+def _survives(message: AssistantMessage) -> bool:
+    try:
+        load_message(canon(dump(message), depth=DEPTH_OUTSIDE))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
+def _clean_part(part: AssistantContent) -> AssistantContent:
+    match part:
+        case TextContent():
+            return replace(part, text=replace_surrogates(part.text))
+        case ThinkingContent():
+            return replace(part, thinking=replace_surrogates(part.thinking))
+        case ToolCall():
+            arguments, refusal = check_arguments(part.arguments)
+            extra = part.extra if refusal is None else {**part.extra, INVALID_ARGUMENTS: refusal}
+            name, call_id = replace_surrogates(part.name), replace_surrogates(part.id)
+            return replace(part, id=call_id, name=name, arguments=arguments, extra=extra)
 
 
 def tool_spec(tool: AgentTool) -> ToolSpec:
@@ -98,7 +164,7 @@ def tool_spec(tool: AgentTool) -> ToolSpec:
     return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
 
 
-def transport_error(model: Model, error: Exception, now_ms: int) -> AssistantMessage:
+def transport_error(model: Model, error: BaseException, now_ms: int) -> AssistantMessage:
     """An error message for a failure that never became an answer. The text names the class, not the content."""
     return AssistantMessage(
         content=(),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..abort_signal import AbortSignal
-from ..types.json import InvalidJson, JsonValue, canon, replace_surrogates
+from ..types.codec import dump_object, encode, load_tool_result
+from ..types.json import MAX_BYTES, InvalidJson, JsonValue, canon, replace_surrogates
 from ..types.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserContent
 from ..types.tools import (
     AgentTool,
@@ -25,6 +26,12 @@ from ..types.tools import (
 
 CANCEL_GRACE_SECONDS = 5.0
 """How long a cancelled tool may take to clean up before its result is given up."""
+
+DEPTH_OUTSIDE = 16
+"""Arrays and objects that records and entries may put around a tool's arguments or result."""
+
+MAX_RESULT_BYTES = MAX_BYTES - 64 * 1024
+"""Largest result, in bytes of JSON; what is around it in an entry must fit as well."""
 
 TRUNCATED = "The response was truncated before completion, so this call was not executed."
 INVALID_ARGUMENTS = "invalidArguments"
@@ -49,6 +56,7 @@ class ResultPatch:
     result: AgentToolResult | None = None  # replaces the whole result
 
 
+OnToolCall = Callable[[ToolCall, int], Awaitable[None]]
 BeforeToolCall = Callable[[ToolCall, dict[str, JsonValue]], Awaitable[Clearance | None]]
 AfterToolCall = Callable[[PreparedToolCall, ExecutedToolCall], Awaitable[ResultPatch | None]]
 OnToolStart = Callable[[PreparedToolCall], Awaitable[None]]
@@ -65,6 +73,7 @@ async def _default_execute(prepared: PreparedToolCall) -> ExecutedToolCall:
 class ToolCallbacks:
     """The seams of a batch. All are called from one coroutine, never concurrently."""
 
+    on_tool_call: OnToolCall | None = None  # before phase 1, source order; the ordinal among the calls
     before_tool_call: BeforeToolCall | None = None
     after_tool_call: AfterToolCall | None = None
     on_tool_start: OnToolStart | None = None  # between phases 1 and 2, source order: the durability point
@@ -103,11 +112,19 @@ async def prepare_tool_call(
 
 
 def _validated(tool: AgentTool, args: dict[str, JsonValue]) -> dict[str, JsonValue] | str:
+    """A copy of the arguments that will survive storage, or what is wrong with them."""
     try:
-        canon(args)
-        return tool.validate(args) if tool.validate is not None else args
-    except (InvalidJson, ValueError) as error:
+        given = canon(args, depth=DEPTH_OUTSIDE)
+        if not isinstance(given, dict):
+            return f"The arguments of {tool.name} are not valid: not a JSON object"
+        if tool.validate is None:
+            return given
+        checked = canon(tool.validate(given), depth=DEPTH_OUTSIDE)
+    except ValueError as error:
         return f"The arguments of {tool.name} are not valid: {error}"
+    except Exception as error:
+        return f"The arguments of {tool.name} could not be checked: {type(error).__name__}"
+    return checked if isinstance(checked, dict) else f"The check of the arguments of {tool.name} gave no object."
 
 
 def _refused(call: ToolCall, tool_index: int, reason: str) -> ImmediateOutcome:
@@ -139,7 +156,8 @@ async def execute_tool_call(
     )
     if signal.aborted:
         return _interrupted()
-    work = asyncio.ensure_future(_call(prepared.tool, invocation))
+    work = asyncio.ensure_future(_outcome(prepared.tool, invocation))
+    work.add_done_callback(_retrieve)  # a tool that is given up may still fail
     aborted = asyncio.ensure_future(signal.wait())
     timeout = None if prepared.tool.timeout_ms is None else prepared.tool.timeout_ms / 1000
     try:
@@ -149,19 +167,36 @@ async def execute_tool_call(
         if stopped:
             work.cancel()
             await asyncio.wait({work}, timeout=CANCEL_GRACE_SECONDS)
+    except asyncio.CancelledError:  # the harness lets go: so must the tool, within bounds
+        work.cancel()
+        await asyncio.wait({work}, timeout=CANCEL_GRACE_SECONDS)
+        raise
     finally:
         aborted.cancel()
-        work.cancel()
     if not work.done() or work.cancelled():
         if timed_out:
             return _failed(f"The call timed out after {prepared.tool.timeout_ms} ms.")
-        return _interrupted()
-    error = work.exception()
-    if isinstance(error, Exception):
-        return _failed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    if error is not None:
-        raise error
-    return _settled(work.result())
+        # Without an abort the cancellation was the tool's own, and it is over: not interrupted, failed.
+        return _interrupted() if signal.aborted else _failed("CancelledError")
+    outcome = work.result()
+    if isinstance(outcome, BaseException):
+        return _failed(f"{type(outcome).__name__}: {outcome}" if str(outcome) else type(outcome).__name__)
+    return _settled(outcome)
+
+
+async def _outcome(tool: AgentTool, invocation: ToolInvocation) -> AgentToolResult | BaseException:
+    """What the tool returned or raised. A `SystemExit` of a tool is its failure too, not the end of the program."""
+    try:
+        return await _call(tool, invocation)
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return error
+
+
+def _retrieve(work: asyncio.Future[AgentToolResult | BaseException]) -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 async def _call(tool: AgentTool, invocation: ToolInvocation) -> AgentToolResult:
@@ -176,15 +211,28 @@ async def _call(tool: AgentTool, invocation: ToolInvocation) -> AgentToolResult:
 def _settled(result: object) -> ExecutedToolCall:
     if not isinstance(result, AgentToolResult):
         return _failed(f"the tool returned {type(result).__name__}, not an AgentToolResult")
-    content = tuple(
-        replace(part, text=replace_surrogates(part.text)) if isinstance(part, TextContent) else part
-        for part in result.content
-    )
     try:
-        details = canon(result.details, ("details",))
-    except InvalidJson as error:
-        return _failed(f"the tool's details are not JSON: {error}")
-    return ExecutedToolCall(result=replace(result, content=content, details=details), is_error=False)
+        content = tuple(
+            replace(part, text=replace_surrogates(part.text)) if isinstance(part, TextContent) else part
+            for part in result.content or ()
+        )
+        kept = storable(replace(result, content=content))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return _failed(f"the tool's result cannot be kept: {error}")
+    return ExecutedToolCall(result=kept, is_error=False)
+
+
+def storable(result: AgentToolResult) -> AgentToolResult:
+    """A copy of the result as it will be read back.
+
+    Raises:
+        ValueError, TypeError, AttributeError, RecursionError: it would not survive storage.
+    """
+    wire = dump_object(result)
+    canon(wire, depth=DEPTH_OUTSIDE)
+    if len(encode(wire)) > MAX_RESULT_BYTES:
+        raise InvalidJson("$", f"more than {MAX_RESULT_BYTES} bytes")
+    return load_tool_result(wire)
 
 
 def _failed(text: str) -> ExecutedToolCall:
@@ -288,6 +336,7 @@ class _Batch:
 
     async def truncate(self) -> None:
         for index, call in enumerate(self._calls):
+            await self._announce(call, index)
             await self._deliver(_immediate(_refused(call, index, TRUNCATED)))
 
     async def run_sequential(self) -> None:
@@ -323,6 +372,8 @@ class _Batch:
         finally:
             for task in running.values():
                 task.cancel()
+            if running:  # all done, unless the batch itself was stopped
+                await asyncio.wait(running.values())
 
     async def _collect(
         self,
@@ -362,7 +413,12 @@ class _Batch:
             position += 1
         return position
 
+    async def _announce(self, call: ToolCall, index: int) -> None:
+        if self._callbacks.on_tool_call is not None:
+            await self._callbacks.on_tool_call(call, index)
+
     async def _clear(self, call: ToolCall, index: int) -> PreparedToolCall | ImmediateOutcome:
+        await self._announce(call, index)
         cleared = await prepare_tool_call(call, index, self._tools, self._callbacks)
         if isinstance(cleared, PreparedToolCall) and self._callbacks.on_tool_start is not None:
             await self._callbacks.on_tool_start(cleared)

@@ -23,9 +23,8 @@ async def abort_path(fx: Effects, parent: TelemetryContext) -> RunAborted:
             await fx.apply_pending_write(op.id, write.id, parent)
         if not ended_by_abort(reads.op):
             await _append_closing_message(fx, parent)
-        answer = reads.answer
+        answer, leaf_id = reads.answer, reads.state.lane_state.leaf_id
         if await fx.finish_operation(op.id, "aborted", parent) == "finished":
-            leaf_id = reads.state.lane_state.leaf_id
             assert answer is not None
             assert leaf_id is not None
             return RunAborted(run_id=op.id, leaf_id=leaf_id, final_entry_id=answer[0], final_message=answer[1])

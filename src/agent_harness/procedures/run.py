@@ -69,6 +69,8 @@ class _Run:
     async def _signalled(self, signal: BaseException) -> RunOutcome:
         match signal:
             case signals.Park():
+                if self._reads.aborting:  # accepted while the handle was on its way into the tree
+                    return await abort_path(self._fx, self._parent)
                 return self._suspended(signal)
             case signals.Aborted():
                 return await abort_path(self._fx, self._parent)
@@ -100,8 +102,9 @@ class _Run:
             await self._finish_boundary()
             if has_pending_work(self._reads.op) or self._reads.aborting:
                 continue
+            completed = self._completed()  # read before the close: the next run may begin right behind it
             if await self._fx.try_finish_run(self._run_id, "completed", self._parent) == "finished":
-                return self._completed()
+                return completed
 
     async def _checkpoint(self) -> None:
         for write in self._reads.op.pending_writes:
@@ -138,7 +141,7 @@ class _Run:
             if answer.tool_calls:
                 batch = self._reads.op.tool_batch
                 assert batch is not None
-                await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn_id, self._parent)
+                results = await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn_id, self._parent)
                 if self._reads.aborting:
                     raise signals.Aborted
         except signals.Overflow:
@@ -199,8 +202,9 @@ class _Run:
                     return await self._loop()
                 if has_pending_input(self._reads.op):
                     continue
+                failed = self._failed(error)
                 if await self._fx.try_finish_run(self._run_id, "failed", self._parent, error) == "finished":
-                    return self._failed(error)
+                    return failed
         except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
             return await self._signalled(signal)
 

@@ -1,6 +1,9 @@
 """Tool batches: the live path with its durability callbacks, and the reconciliation of a batch that a crash or an
 abort left half done, each call at its own site in source order (harness-v2 §6, §15, A-4)."""
 
+from collections.abc import Mapping
+from copy import deepcopy
+
 from ..effects.base import Effects
 from ..events.catalog import ToolEnd, ToolStart
 from ..hooks.catalog import AfterTool, BeforeTool
@@ -15,7 +18,7 @@ from ..loop.tools import (
 from ..telemetry.context import TelemetryContext
 from ..types.codec import dump_object, load_tool_result
 from ..types.json import JsonValue
-from ..types.messages import AssistantMessage, ToolCall, Usage
+from ..types.messages import AssistantMessage, ToolCall, ToolResultMessage, Usage
 from ..types.records import AdjustmentUsage, ToolSettled, ToolStarted
 from ..types.state import ToolBatchState, ToolCallState
 from ..types.tools import (
@@ -41,10 +44,10 @@ from .build import (
 
 async def run_tool_batch(
     fx: Effects, assistant_entry_id: str, assistant: AssistantMessage, turn_id: str | None, parent: TelemetryContext
-) -> None:
-    """The live path: every call of an assistant message that was just appended."""
+) -> tuple[ToolResultMessage, ...]:
+    """The live path: every call of an assistant message that was just appended. Returns the results in source order."""
     runner = _BatchRunner(fx, assistant_entry_id, turn_id, parent)
-    await execute_tool_batch(
+    batch = await execute_tool_batch(
         assistant,
         fx.reads.tools(),
         runner.callbacks(),
@@ -52,6 +55,7 @@ async def run_tool_batch(
         signal=fx.reads.signal,
         now_ms=fx.reads.now_ms,
     )
+    return batch.messages
 
 
 class _BatchRunner:
@@ -307,8 +311,13 @@ def _started(call: ToolCallState) -> ToolStarted:
 def _prepared(call: ToolCallState, started: ToolStarted, tool: AgentTool) -> PreparedToolCall:
     # The persisted arguments, not derived again (harness-v2 §6).
     return PreparedToolCall(
-        tool_call=call.tool_call, tool_index=call.tool_index, tool=tool, args=dict(started.effective_args)
+        tool_call=call.tool_call, tool_index=call.tool_index, tool=tool, args=_copy(started.effective_args)
     )
+
+
+def _copy(args: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A tool may change what it is handed; the record in live state may not change with it."""
+    return deepcopy(dict(args))
 
 
 def _absent_tool(started: ToolStarted) -> AgentTool:
