@@ -1,0 +1,36 @@
+"""The agent loop: its building blocks, and the in-memory loop made of them (harness-v2 §14)."""
+
+from .agent_events import AgentEndEvent as AgentEndEvent
+from .agent_events import AgentEvent as AgentEvent
+from .agent_events import AgentEventSink as AgentEventSink
+from .agent_events import AgentStartEvent as AgentStartEvent
+from .agent_events import MessageEndEvent as MessageEndEvent
+from .agent_events import MessageStartEvent as MessageStartEvent
+from .agent_events import MessageUpdateEvent as MessageUpdateEvent
+from .agent_events import ToolExecutionEndEvent as ToolExecutionEndEvent
+from .agent_events import ToolExecutionStartEvent as ToolExecutionStartEvent
+from .agent_events import ToolExecutionUpdateEvent as ToolExecutionUpdateEvent
+from .agent_events import TurnEndEvent as TurnEndEvent
+from .agent_events import TurnStartEvent as TurnStartEvent
+from .compat import agent_loop as agent_loop
+from .compat import agent_loop_continue as agent_loop_continue
+from .compat import run_agent_loop as run_agent_loop
+from .compat import run_agent_loop_continue as run_agent_loop_continue
+from .event_stream import AgentEventStream as AgentEventStream
+from .loop_config import AgentContext as AgentContext
+from .loop_config import AgentLoopConfig as AgentLoopConfig
+from .loop_config import NextTurn as NextTurn
+from .loop_config import TurnContext as TurnContext
+from .stream import StreamAssistantConfig as StreamAssistantConfig
+from .stream import stream_assistant as stream_assistant
+from .tools import AfterToolCall as AfterToolCall
+from .tools import BeforeToolCall as BeforeToolCall
+from .tools import Clearance as Clearance
+from .tools import ResultPatch as ResultPatch
+from .tools import ToolCallbacks as ToolCallbacks
+from .tools import create_error_tool_result as create_error_tool_result
+from .tools import create_tool_result_message as create_tool_result_message
+from .tools import execute_tool_batch as execute_tool_batch
+from .tools import execute_tool_call as execute_tool_call
+from .tools import finalize_tool_call as finalize_tool_call
+from .tools import prepare_tool_call as prepare_tool_call
