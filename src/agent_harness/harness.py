@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, Self
 from .clock import Clock, SystemClock
 from .errors import HarnessClosed, HarnessFault, InvalidWrite
 from .events.bus import Events
-from .events.catalog import LaneCreated
+from .events.catalog import HandlerError, LaneCreated
+from .extensions.api import Extension, Installed
 from .hooks.runner import Hooks
 from .lanes.configuration import adopt_defaults
 from .lanes.environment import Environment
@@ -66,6 +67,7 @@ class AgentHarness(AgentLane):
         self._lanes = lanes
         self._closing: asyncio.Task[None] | None = None
         self._settings = Settings(env, self._adopt_defaults)
+        self._extensions = Installed()
         self.suspended = suspended
         """Operations that were open when the session was opened: resume or abort each."""
         self.hooks = env.hooks
@@ -95,6 +97,7 @@ class AgentHarness(AgentLane):
         to_provider_messages: ToProviderMessages | None = None,
         entry_projectors: EntryProjectors | None = None,
         message_types: Sequence[MessageType] = (),
+        extensions: Sequence[Extension] = (),
         telemetry_context: TelemetryContext = NOOP,
         clock: Clock | None = None,
     ) -> Created:
@@ -152,7 +155,14 @@ class AgentHarness(AgentLane):
             operation = suspended_operation(restored.reduction, env.tools, env.models)
             if operation is not None:
                 suspended.append(operation)
-        return Created(cls(env, lanes, suspended), suspended)
+        harness = cls(env, lanes, suspended)
+        try:
+            for extension in extensions:
+                await harness.use(extension)
+        except BaseException:
+            await harness._extensions.teardown()  # nobody else holds them; the session stays the caller's
+            raise
+        return Created(harness, suspended)
 
     @classmethod
     @asynccontextmanager
@@ -178,6 +188,7 @@ class AgentHarness(AgentLane):
         to_provider_messages: ToProviderMessages | None = None,
         entry_projectors: EntryProjectors | None = None,
         message_types: Sequence[MessageType] = (),
+        extensions: Sequence[Extension] = (),
         telemetry_context: TelemetryContext = NOOP,
         clock: Clock | None = None,
     ) -> AsyncGenerator["AgentHarness"]:
@@ -202,6 +213,7 @@ class AgentHarness(AgentLane):
             to_provider_messages=to_provider_messages,
             entry_projectors=entry_projectors,
             message_types=message_types,
+            extensions=extensions,
             telemetry_context=telemetry_context,
             clock=clock,
         )
@@ -243,6 +255,18 @@ class AgentHarness(AgentLane):
         """Inventory; always includes "main"."""
         self._env.require_alive()
         return [_lane_info(runtime) for runtime in self._lanes.values()]
+
+    # Extensions ------------------------------------------------------------
+
+    async def use(self, extension: Extension) -> None:
+        """Install an extension; when the harness closes, extensions are torn down in reverse order.
+
+        Raises:
+            ValueError: this object is installed already.
+            whatever its `setup` raises: it is not installed then.
+        """
+        self._env.require_alive()
+        await self._extensions.use(extension, self)
 
     # Settings: values are copied in and out and take effect at the next request -----------------------------------
 
