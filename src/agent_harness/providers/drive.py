@@ -53,6 +53,7 @@ class Request:
     timeout_ms: int | None
     explain: Callable[[Exception], Failure]
     keep: set[asyncio.Task[None]]
+    trailer_ms: int = TRAILER_MS
 
 
 async def drive(reader: Reader, request: Request) -> AsyncIterator[AssistantMessageEvent]:
@@ -64,7 +65,7 @@ async def drive(reader: Reader, request: Request) -> AsyncIterator[AssistantMess
     async with Exchange(request.source, signal, request.timeout_ms, request.keep) as exchange:
         final: AssistantMessage | None = None
         while final is None:
-            item = await exchange.next(TRAILER_MS if reader.complete else None)
+            item = await exchange.next(request.trailer_ms if reader.complete else None)
             match item:
                 case Head():
                     if request.context.on_response is not None:

@@ -107,6 +107,9 @@ class Exchange:
                 async for item in items:
                     self._items.put_nowait(item)
             over = Over(why="ended")
+        except asyncio.CancelledError:  # by whoever ends the loop's tasks: a consumer must not wait for ever
+            self._items.put_nowait(Over(why="ended"))
+            raise
         except Exception as error:  # whatever an SDK raises is an answer in-band, never a crash
             over = Over(why="timeout") if deadline.expired() else Over(why="failed", error=error)
         self._items.put_nowait(over)
