@@ -5,7 +5,7 @@ faults and closure raise.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from ..effects.base import Effects
@@ -13,6 +13,7 @@ from ..effects.direct import DirectEffects
 from ..effects.gate import Gate, GatedEffects
 from ..errors import HarnessClosed, InvalidPayload
 from ..events.catalog import RunResume
+from ..extensions.resources import expand_skill, expand_template
 from ..hooks.catalog import BeforeRun, BeforeRunOutcome
 from ..options import SystemPromptContext
 from ..outcomes import (
@@ -29,6 +30,8 @@ from ..outcomes import (
     RunFailed,
     RunResult,
     RunSuspended,
+    UnknownSkill,
+    UnknownTemplate,
 )
 from ..procedures.run import run_procedure
 from ..providers.base import Model
@@ -98,6 +101,33 @@ class AgentLane:
         outcome = await self._outcome()
         assert isinstance(outcome, RunCompleted | RunAborted | RunFailed | RunSuspended)
         return Ok(outcome)
+
+    async def skill(self, name: str, additional_instructions: str | None = None) -> RunResult:
+        """Prompt with a skill of `resources`, and what the caller adds. What is stored is the expanded text.
+
+        Returns:
+            As `prompt`, or Err: UnknownSkill.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        skill = self._env.resources.skills.get(name)
+        if skill is None:
+            return Err(UnknownSkill(name=name, message=_unknown("skill", name, self._env.resources.skills)))
+        return await self.prompt(expand_skill(skill, additional_instructions))
+
+    async def prompt_from_template(self, name: str, args: Sequence[str] = ()) -> RunResult:
+        """Prompt with a template of `resources`, its placeholders filled from `args`. Stored is the expanded text.
+
+        Returns:
+            As `prompt`, or Err: UnknownTemplate.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        templates = self._env.resources.prompt_templates
+        template = templates.get(name)
+        if template is None:
+            return Err(UnknownTemplate(name=name, message=_unknown("prompt template", name, templates)))
+        return await self.prompt(expand_template(template, args))
 
     async def _before_run(self, messages: tuple[AgentMessage, ...]) -> BeforeRunOutcome:
         if not self._env.hooks.has("before_run"):
@@ -342,3 +372,7 @@ class AgentLane:
 
     def _invalid(self, reason: str) -> InvalidMessage:
         return InvalidMessage(lane=self.name, reason=reason, message=f"the message was refused: {reason}")
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    return f"there is no {what} {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
