@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
+from ..types.entries import BranchSummaryBody, CompactionBody
 from ..types.messages import (
     AgentMessage,
     AssistantMessage,
@@ -18,7 +19,7 @@ from ..types.messages import (
     TextContent,
     ToolResultMessage,
 )
-from ..types.structural import CompactionPreparation, CompactResult
+from ..types.structural import CompactionPreparation, CompactResult, SummaryResult
 from .estimate import CHARS_PER_TOKEN, UNSENT, message_tokens, messages_tokens
 
 LEAST_RESULT_CHARS = 400
@@ -177,15 +178,27 @@ def shorten_text(text: str, max_chars: int, mark: str = CUT_MARK) -> str:
 # What a hook may supply ----------------------------------------------------------------------------------------------
 
 
-def require_usable(result: CompactResult) -> None:
-    """A supplied compaction obeys the same rules as a generated one.
+def supplied_body(result: CompactResult | SummaryResult) -> CompactionBody | BranchSummaryBody:
+    """The entry a supplied summary would become, for checking that it can be stored."""
+    if isinstance(result, SummaryResult):
+        return BranchSummaryBody(from_id="source", summary=result.summary, details=result.details, usage=result.usage)
+    tail = result.retained_tail or ()
+    return CompactionBody(
+        summary=result.summary, retained_tail=tail, tokens_before=0, details=result.details, usage=result.usage
+    )
+
+
+def require_usable(result: CompactResult | SummaryResult) -> None:
+    """A supplied summary obeys the same rules as a generated one.
 
     Raises:
         ValueError: a blank summary, or a tail that separates a call from its results.
     """
     if not result.summary.strip():
         raise ValueError("the summary is blank")
-    if result.retained_tail is not None and not keeps_pairs(result.retained_tail):
+    if not isinstance(result, CompactResult) or result.retained_tail is None:
+        return
+    if not keeps_pairs(result.retained_tail):
         raise ValueError("the retained tail separates a tool call from its results")
 
 

@@ -164,8 +164,28 @@ class Reads(Protocol):
         """Tell the watchers; passive."""
         ...
 
+    def tool_announced(self, tool_index: int) -> bool:
+        """Whether the watchers saw a `tool_start` of this call of the running batch, and no `tool_end`."""
+        ...
+
     async def context_messages(self) -> Sequence[AgentMessage]:
         """The lane's projected context, before any hook."""
+        ...
+
+    async def inherited_messages(self) -> int:
+        """How many leading messages of `context_messages` come from the newest compaction on the path (A-6)."""
+        ...
+
+    async def abandoned(self, source: str | None, target: str | None) -> tuple[Entry, ...]:
+        """What a move from `source` to `target` leaves behind, oldest first."""
+        ...
+
+    def as_said(self, messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
+        """`messages`, each registered custom one as the user message it tells the model."""
+        ...
+
+    def project(self, entries: Sequence[Entry]) -> Sequence[AgentMessage]:
+        """The context messages of a path, oldest first."""
         ...
 
     async def run_messages(self) -> tuple[AgentMessage, ...]:
@@ -227,9 +247,14 @@ class Effects(Protocol):
         ...
 
     async def finish_operation(
-        self, run_id: str, outcome: Outcome, parent: TelemetryContext, error: OperationError | None = None
+        self,
+        run_id: str,
+        outcome: Outcome,
+        parent: TelemetryContext,
+        error: OperationError | None = None,
+        event: HarnessEvent | None = None,
     ) -> Literal["finished", "continue"]:
-        """Close the operation unless preempted.
+        """Close the operation unless preempted. `event` is published with the close, before anything that follows it.
 
         "continue": a non-abort outcome met an abort marker, or an abort met deferred writes that come first.
         """

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from ..events.catalog import MessageStart, MessageUpdate, ToolUpdate
+from ..events.catalog import HarnessEvent, MessageStart, MessageUpdate, ToolUpdate
 from ..hooks.catalog import (
     AfterResponse,
     AfterTool,
@@ -24,7 +24,7 @@ from ..hooks.catalog import (
     TransformContext,
 )
 from ..lanes import jobs
-from ..lanes.lane import LaneRuntime, RunningTool
+from ..lanes.lane import HOOK_OF, LaneRuntime
 from ..lanes.reads import LaneReads
 from ..loop.stream import StreamAssistantConfig, storable_message, stream_assistant, transport_error
 from ..loop.tools import create_error_tool_result, execute_tool_call
@@ -78,7 +78,9 @@ class DirectEffects:
 
     async def set_fact(self, fact: FactWrite, parent: TelemetryContext) -> None:
         """See `Effects`."""
-        await self._lane.line.run(lambda: jobs.set_label(self._lane, fact.target_id, fact.label))
+        await self._lane.line.run(
+            lambda: jobs.set_label(self._lane, fact.target_id, fact.label, rerun=self._lane.recovery)
+        )
 
     async def try_finish_run(
         self,
@@ -91,10 +93,15 @@ class DirectEffects:
         return await self._lane.line.run(lambda: jobs.try_finish_run(self._lane, run_id, outcome, error))
 
     async def finish_operation(
-        self, run_id: str, outcome: Outcome, parent: TelemetryContext, error: OperationError | None = None
+        self,
+        run_id: str,
+        outcome: Outcome,
+        parent: TelemetryContext,
+        error: OperationError | None = None,
+        event: HarnessEvent | None = None,
     ) -> Literal["finished", "continue"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.finish_operation(self._lane, run_id, outcome, error))
+        return await self._lane.line.run(lambda: jobs.finish_operation(self._lane, run_id, outcome, error, event))
 
     async def commit_run_end_follow_up(
         self, run_id: str, item: ProvisionedEntry, parent: TelemetryContext
@@ -178,9 +185,9 @@ class DirectEffects:
     def _stream_event(self, run_id: str, event: AssistantMessageEvent) -> None:
         if not isinstance(event, StreamDelta):
             return
-        if self._lane.streaming is None:
+        if not self._lane.view.message_open:
+            self._lane.view.message_open = True
             self._lane.emit(MessageStart(lane=self._lane.name, run_id=run_id, message=event.partial))
-        self._lane.streaming = event.partial
         self._lane.emit(MessageUpdate(lane=self._lane.name, run_id=run_id, message=event.partial, event=event))
 
     async def execute_tool(
@@ -189,20 +196,18 @@ class DirectEffects:
         """See `Effects`."""
         self._env.require_alive()
         call, lane = prepared.tool_call, self._lane
-        running = RunningTool(call.id, call.name, prepared.args)
-        lane.running_tools[prepared.tool_index] = running
         run_id = lane.op().id
         finished = False
 
         def update(partial: AgentToolResult) -> None:
             if finished:
                 return  # a late report of a call whose result is already decided
-            running.partial = partial
             lane.emit(
                 ToolUpdate(
                     lane=lane.name,
                     run_id=run_id,
                     turn_id=turn_id,
+                    tool_index=prepared.tool_index,
                     tool_call_id=call.id,
                     tool_name=call.name,
                     partial_result=partial,
@@ -227,7 +232,6 @@ class DirectEffects:
             )
         finally:
             finished = True
-            lane.running_tools.pop(prepared.tool_index, None)
 
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> AssistantMessage:
         """See `Effects`."""
@@ -258,7 +262,7 @@ class DirectEffects:
 
     async def before_request(self, event: BeforeRequest, parent: TelemetryContext) -> StreamOptions:
         """See `Effects`."""
-        return await self._env.hooks.before_request(event, parent)
+        return await self._in_hook(lambda: self._env.hooks.before_request(event, parent))
 
     async def before_tool(self, event: BeforeTool, parent: TelemetryContext) -> ToolDecision:
         """See `Effects`."""
@@ -274,11 +278,11 @@ class DirectEffects:
 
     async def before_compaction(self, event: BeforeCompaction, parent: TelemetryContext) -> CompactionDecision:
         """See `Effects`."""
-        return await self._env.hooks.before_compaction(event, parent)
+        return await self._in_hook(lambda: self._env.hooks.before_compaction(event, parent))
 
     async def before_navigation(self, event: BeforeNavigation, parent: TelemetryContext) -> NavigationDecision:
         """See `Effects`."""
-        return await self._env.hooks.before_navigation(event, parent)
+        return await self._in_hook(lambda: self._env.hooks.before_navigation(event, parent))
 
     async def before_resume(self, parent: TelemetryContext) -> None:
         """See `Effects`."""
@@ -291,7 +295,8 @@ class DirectEffects:
             prompt=run.original_prompt if run else (),
             system_prompt_override=run.system_prompt_override if run else None,
         )
-        await self._env.hooks.before_resume(event, dict(run.resume_data or {}) if run else {}, parent)
+        resume_data = dict(run.resume_data or {}) if run else {}
+        await self._in_hook(lambda: self._env.hooks.before_resume(event, resume_data, parent))
 
     async def _transform(
         self, messages: tuple[AgentMessage, ...], parent: TelemetryContext
@@ -316,9 +321,20 @@ class DirectEffects:
     async def _nested(self, name: HookName, run: Callable[[], Awaitable[T]]) -> T:
         """A hook inside a released action parks as its own action (harness-v2 §15 "The gate is reentrant")."""
         gate = self._lane.gate
-        result = await run() if gate is None else await gate.pass_through(HookAction(name=name), run)
+        if gate is None:
+            result = await self._in_hook(run)
+        else:
+            result = await gate.pass_through(HookAction(name=name), lambda: self._in_hook(run))
         self._env.require_alive()  # a hook may have closed the harness: no request is sent after that
         return result
+
+    async def _in_hook(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Mark what runs inside as a hook of the open operation, in tasks that it starts too (A-10)."""
+        token = HOOK_OF.set(self._lane.op().id)
+        try:
+            return await run()
+        finally:
+            HOOK_OF.reset(token)
 
     # Time ------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
+from ..events.catalog import HarnessEvent
 from ..hooks.catalog import (
     AfterTool,
     BeforeCompaction,
@@ -209,11 +210,17 @@ class GatedEffects:
         )
 
     async def finish_operation(
-        self, run_id: str, outcome: Outcome, parent: TelemetryContext, error: OperationError | None = None
+        self,
+        run_id: str,
+        outcome: Outcome,
+        parent: TelemetryContext,
+        error: OperationError | None = None,
+        event: HarnessEvent | None = None,
     ) -> Literal["finished", "continue"]:
         """See `Effects`."""
         return await self._gate.pass_through(
-            FinishOperationAction(outcome=outcome), lambda: self._inner.finish_operation(run_id, outcome, parent, error)
+            FinishOperationAction(outcome=outcome),
+            lambda: self._inner.finish_operation(run_id, outcome, parent, error, event),
         )
 
     async def commit_run_end_follow_up(

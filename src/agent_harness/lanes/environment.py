@@ -119,7 +119,11 @@ class Environment:
         if self.to_provider_messages is not None:
             converted = self.to_provider_messages(messages)
             return await converted if isawaitable(converted) else converted
-        return to_provider_messages([self._told(message) for message in messages])
+        return to_provider_messages(self.as_said(messages))
+
+    def as_said(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
+        """`messages`, each registered custom one as the user message it tells the model."""
+        return [self._told(message) for message in messages]
 
     def _told(self, message: AgentMessage) -> AgentMessage:
         return self.user_message_of(message) or message if isinstance(message, ExtensionMessage) else message

@@ -7,8 +7,10 @@ concurrent calls have exactly two histories.
 from collections.abc import Callable
 from typing import Literal
 
+from ..compaction.summarize import serialise
+from ..effects.base import Reads
 from ..errors import InvalidPayload
-from ..events.catalog import FactUpdate, RunAbort, RunEnd, RunStart
+from ..events.catalog import FactUpdate, HarnessEvent, RunAbort
 from ..hooks.catalog import BeforeRunOutcome
 from ..outcomes import (
     AbortAccepted,
@@ -20,21 +22,26 @@ from ..outcomes import (
     MissingIdentities,
     NoActiveOperation,
     NoActiveRun,
+    NothingToCompact,
     NothingToResume,
     Queued,
     QueueRejected,
     ResumeRejected,
     UnknownQueueItem,
+    UnknownTarget,
 )
+from ..procedures.compaction import prepare
 from ..reducer.fold import configuration_from
 from ..reducer.predicates import has_pending_input, has_pending_work
 from ..result import Err, Ok, Result
 from ..session.context import configuration_entries
 from ..types.entries import MessageBody, ProvisionedEntry
-from ..types.messages import AgentMessage, AssistantMessage
+from ..types.messages import AgentMessage
 from ..types.records import (
     AbortRequested,
     AdjustmentUsage,
+    CompactionIntent,
+    NavigationIntent,
     OperationError,
     OperationFinished,
     OperationStarted,
@@ -46,7 +53,8 @@ from ..types.records import (
     WriteDeferred,
 )
 from ..types.state import OperationState
-from .lane import LaneRuntime
+from ..types.structural import NavigateOptions
+from .lane import LaneRuntime, messages_of
 from .restore import missing_identities
 
 # Lane surface --------------------------------------------------------------------------------------------------------
@@ -92,7 +100,57 @@ async def accept_run(
         record = await lane.write_record(started)
     except InvalidPayload as error:
         return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the prompt was refused: {error}"))
-    lane.emit(RunStart(lane=lane.name, run_id=record.id))
+    begin()
+    return Ok(record.id)
+
+
+async def accept_compaction(
+    lane: LaneRuntime, reads: Reads, custom_instructions: str | None, begin: Callable[[], None]
+) -> Result[str, LaneBusy | NothingToCompact | MissingIdentities]:
+    """Accept a compaction of a context that has something to compact."""
+    rejected = busy(lane) or missing_model(lane)
+    if rejected is not None:
+        return Err(rejected)
+    if (await prepare(reads)).empty:
+        message = f"lane {lane.name!r} holds nothing that a summary could replace"
+        return Err(NothingToCompact(lane=lane.name, message=message))
+    intent = CompactionIntent(
+        custom_instructions=custom_instructions, result_entry_id=lane.env.session.id_generator.next()
+    )
+    started = OperationStarted(source_leaf_id=lane.state.lane_state.leaf_id, intent=intent)
+    record = await lane.write_record(started)
+    begin()
+    return Ok(record.id)
+
+
+async def accept_navigation(
+    lane: LaneRuntime, reads: Reads, target_id: str | None, options: NavigateOptions, begin: Callable[[], None]
+) -> Result[str, LaneBusy | UnknownTarget | MissingIdentities]:
+    """Accept a move to another entry. Nothing said on the branch that is left: nothing is summarised."""
+    rejected = busy(lane)
+    if rejected is not None:
+        return Err(rejected)
+    source_id = lane.state.lane_state.leaf_id
+    if target_id == source_id:
+        return Err(UnknownTarget(target_id=target_id, message=f"lane {lane.name!r} stands there already"))
+    if target_id is not None and await lane.env.session.get_entry(target_id) is None:
+        return Err(UnknownTarget(target_id=target_id, message=f"the session has no entry {target_id!r}"))
+    if target_id is None and options.label is not None:
+        return Err(UnknownTarget(target_id=None, message="the root is no entry and cannot carry a label"))
+    summarize = False
+    if options.summarize:
+        abandoned = await reads.abandoned(source_id, target_id)
+        summarize = bool(serialise(reads.as_said(reads.project(abandoned))))
+    if summarize and (unknown := missing_model(lane)) is not None:
+        return Err(unknown)
+    intent = NavigationIntent(
+        target_id=target_id,
+        summarize=summarize,
+        label=options.label,
+        summary_entry_id=lane.env.session.id_generator.next() if summarize else None,
+        custom_instructions=options.custom_instructions if summarize else None,
+    )
+    record = await lane.write_record(OperationStarted(source_leaf_id=source_id, intent=intent))
     begin()
     return Ok(record.id)
 
@@ -185,19 +243,16 @@ async def request_abort(lane: LaneRuntime, begin: Callable[[], None]) -> Result[
         return Err(NoActiveOperation(lane=lane.name, message=f"lane {lane.name!r} has no operation to abort"))
     accepted = AbortAccepted(run_id=op.id, steer=(), follow_up=())
     if not op.aborting:
-        steer, follow_up = _messages(op.pending_steer), _messages(op.pending_follow_up)
+        steer, follow_up = messages_of(op.pending_steer), messages_of(op.pending_follow_up)
         await lane.write_record(AbortRequested(run_id=op.id))
         accepted = AbortAccepted(run_id=op.id, steer=steer, follow_up=follow_up)
-        lane.emit(RunAbort(lane=lane.name, run_id=op.id, steer=steer, follow_up=follow_up))
+    elif not lane.executing:  # a restored abort whose reconciliation begins now
+        lane.emit(RunAbort(lane=lane.name, run_id=op.id, steer=(), follow_up=()))
     if lane.executing:
         lane.signal.abort()
     else:
         begin()
     return Ok(accepted)
-
-
-def _messages(items: tuple[ProvisionedEntry, ...]) -> tuple[AgentMessage, ...]:
-    return tuple(item.body.message for item in items if isinstance(item.body, MessageBody))
 
 
 async def accept_write(lane: LaneRuntime, target: ProvisionedEntry) -> Literal["appended", "deferred", "wait"]:
@@ -233,36 +288,27 @@ async def try_finish_run(
 
 
 async def finish_operation(
-    lane: LaneRuntime, run_id: str, outcome: Outcome, error: OperationError | None
+    lane: LaneRuntime,
+    run_id: str,
+    outcome: Outcome,
+    error: OperationError | None,
+    event: HarnessEvent | None = None,
 ) -> Literal["finished", "continue"]:
     """Terminal record unless an abort marker or, for an abort, a deferred write comes first."""
     op = _own(lane, run_id)
     if (outcome != "aborted" and op.aborting) or (outcome == "aborted" and op.pending_writes):
         return "continue"
     await _finish(lane, op, outcome, error)
+    if event is not None:
+        lane.emit(event)
     return "finished"
 
 
 async def _finish(lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None) -> None:
-    answer = lane.answer
     await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error))
     if op.kind == "navigation":
         entries = await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)
         lane.reconfigure(configuration_from(entries, lane.env.defaults))
-    if op.kind == "run" and outcome != "declined":
-        final: AssistantMessage | None = answer[1] if answer is not None else None
-        lane.emit(
-            RunEnd(
-                lane=lane.name,
-                run_id=op.id,
-                outcome=outcome,
-                leaf_id=lane.state.lane_state.leaf_id,
-                final_entry_id=answer[0] if answer is not None else None,
-                final_message=final,
-                error=error,
-                recovery=lane.recovery,
-            )
-        )
 
 
 async def move_lane(lane: LaneRuntime, to: str | None) -> None:
@@ -270,8 +316,10 @@ async def move_lane(lane: LaneRuntime, to: str | None) -> None:
     await lane.write_move(to)
 
 
-async def set_label(lane: LaneRuntime, target_id: str, label: str | None) -> None:
-    """Write a label; equal content is written again only by recovery, and the latest wins."""
+async def set_label(lane: LaneRuntime, target_id: str, label: str | None, *, rerun: bool = False) -> None:
+    """Write a label; the latest wins. A `rerun` that finds it as it should be writes nothing."""
+    if rerun and await lane.env.session.get_label(target_id) == label:
+        return
     await lane.guard(lane.env.session.set_label(target_id, label))
     lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
 

@@ -8,6 +8,7 @@ from ..hooks.catalog import HookName
 from ..options import CompactionSettings, RetryPolicy, ToolExecution
 from ..providers.base import Model, StreamOptions
 from ..reducer.predicates import QueueMode
+from ..session.context import project_entries
 from ..types.entries import Entry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.state import LaneReductionResult, OperationState
@@ -126,9 +127,30 @@ class LaneReads:
         """See `Reads`."""
         self._lane.emit(event)
 
+    def tool_announced(self, tool_index: int) -> bool:
+        """See `Reads`."""
+        operation = self._lane.view.operation
+        return operation is not None and any(tool.tool_index == tool_index for tool in operation.running_tools)
+
     async def context_messages(self) -> Sequence[AgentMessage]:
         """See `Reads`."""
         return await self._lane.context_messages()
+
+    async def inherited_messages(self) -> int:
+        """See `Reads`."""
+        return await self._lane.inherited_messages()
+
+    async def abandoned(self, source: str | None, target: str | None) -> tuple[Entry, ...]:
+        """See `Reads`."""
+        return await self._lane.abandoned(source, target)
+
+    def as_said(self, messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
+        """See `Reads`."""
+        return self._env.as_said(messages)
+
+    def project(self, entries: Sequence[Entry]) -> Sequence[AgentMessage]:
+        """See `Reads`."""
+        return project_entries(entries, self._env.entry_projectors)
 
     async def run_messages(self) -> tuple[AgentMessage, ...]:
         """See `Reads`."""

@@ -10,7 +10,7 @@ from ..session.session import Session
 from ..types.entries import Entry, ProvisionedEntry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.records import LaneRecord, OperationStarted, RunIntent, ToolStarted
-from ..types.state import EffectiveLaneConfiguration, LaneReductionResult, ModelRef
+from ..types.state import EffectiveLaneConfiguration, LaneReductionResult, ModelRef, OperationState
 from ..types.tools import AgentTool
 
 NO_DEFAULTS = EffectiveLaneConfiguration(
@@ -131,10 +131,16 @@ def missing_identities(reduction: LaneReductionResult, tools: dict[str, AgentToo
         elif call.tool_call.name in active:
             needed.append(call.tool_call.name)
     model = reduction.effective_configuration.model
+    known = not requests_remain(op) or models.find(model) is not None
     return Missing(
         tools=tuple(dict.fromkeys(name for name in needed if name not in tools)),
-        models=() if models.find(model) is not None else (f"{model.provider}/{model.model_id}",),
+        models=() if known else (f"{model.provider}/{model.model_id}",),
     )
+
+
+def requests_remain(op: OperationState) -> bool:
+    """Whether finishing `op` may take a request: no structural operation whose summary exists, or that needs none."""
+    return op.kind == "run" or op.targets.result is False or op.targets.summary is False
 
 
 def newest_answer(own_entries: tuple[Entry, ...]) -> tuple[str, AssistantMessage] | None:

@@ -6,7 +6,8 @@ faults and closure raise.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import TypeVar, assert_never
 
 from ..effects.base import Effects
 from ..effects.direct import DirectEffects
@@ -20,7 +21,13 @@ from ..outcomes import (
     AbortResult,
     CancelQueuedResult,
     Closed,
+    CompactionCompleted,
+    CompactionEnded,
+    CompactionResult,
     InvalidMessage,
+    NavigationCompleted,
+    NavigationEnded,
+    NavigationResult,
     OperationOutcome,
     QueueResult,
     RecordUsageResult,
@@ -33,17 +40,22 @@ from ..outcomes import (
     UnknownSkill,
     UnknownTemplate,
 )
+from ..procedures.compaction import compaction_procedure
+from ..procedures.navigation import navigation_procedure
 from ..procedures.run import run_procedure
 from ..providers.base import Model
 from ..result import Err, Ok
+from ..session.core import one_line
 from ..telemetry.context import TelemetryContext
 from ..types.actions import ActionInfo
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage, ImageContent, ThinkingLevel, Usage
 from ..types.records import AdjustmentUsage, QueueName
+from ..types.structural import NavigateOptions
 from . import configuration, jobs
 from .lane import LaneRuntime
 from .messages import Input, Unacceptable, normalise
+from .reads import LaneReads
 from .view import LaneSession
 
 T = TypeVar("T")
@@ -145,6 +157,68 @@ class AgentLane:
         event = BeforeRun(lane=self.name, prompt=messages, system_prompt=prompt or "", resources=self._env.resources)
         return await self._env.hooks.before_run(event, self._env.telemetry)
 
+    async def compact(self, custom_instructions: str | None = None) -> CompactionResult:
+        """Replace old context with a summary, as an operation of its own, and wait for its outcome.
+
+        Returns:
+            Ok with the outcome (completed, declined, aborted or failed), or Err: LaneBusy, NothingToCompact,
+            MissingIdentities, Closed.
+
+        Raises:
+            InvalidPayload: the instructions are not valid text; nothing was written.
+            HarnessFault, HarnessClosed: as for `prompt`.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        self._lane.admitting += 1
+        try:
+            accepted = await self._job(
+                lambda: jobs.accept_compaction(
+                    self._lane, LaneReads(self._lane), custom_instructions, lambda: self._begin(recovery=False)
+                )
+            )
+        finally:
+            self._admitted()
+        if isinstance(accepted, Err):
+            return accepted
+        outcome = await self._outcome()
+        assert isinstance(outcome, CompactionCompleted | CompactionEnded)
+        return Ok(outcome)
+
+    async def navigate_tree(self, target_id: str | None, options: NavigateOptions | None = None) -> NavigationResult:
+        """Move this lane's leaf to an existing entry (None: the root), and wait for the outcome.
+
+        With `options.summarize`, what was said on the branch that is left is summarised onto the target's branch; with
+        `options.label`, the target gets that label.
+
+        Returns:
+            Ok with the outcome (completed, declined, aborted or failed), or Err: LaneBusy, UnknownTarget (no such
+            entry, or the lane stands there already), MissingIdentities, Closed.
+
+        Raises:
+            InvalidWrite: the label or the instructions are not valid text; nothing was written.
+            HarnessFault, HarnessClosed: as for `prompt`.
+        """
+        if (closed := self._closed()) is not None:
+            return Err(closed)
+        chosen = options or NavigateOptions()
+        if chosen.label is not None:
+            chosen = replace(chosen, label=one_line("label", chosen.label))
+        self._lane.admitting += 1
+        try:
+            accepted = await self._job(
+                lambda: jobs.accept_navigation(
+                    self._lane, LaneReads(self._lane), target_id, chosen, lambda: self._begin(recovery=False)
+                )
+            )
+        finally:
+            self._admitted()
+        if isinstance(accepted, Err):
+            return accepted
+        outcome = await self._outcome()
+        assert isinstance(outcome, NavigationCompleted | NavigationEnded)
+        return Ok(outcome)
+
     async def resume(self) -> ResumeResult:
         """Continue this lane's open operation from its last safe boundary, and wait for its outcome."""
         if (closed := self._closed()) is not None:
@@ -183,13 +257,23 @@ class AgentLane:
             if announce:
                 announce = False
                 await effects.before_resume(parent)
-                self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
             return await self._procedure(effects, parent)
 
+        if announce:
+            self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
         self._lane.start(procedure, recovery=recovery)
 
     async def _procedure(self, effects: Effects, parent: TelemetryContext) -> OperationOutcome:
-        return await run_procedure(effects, parent)
+        kind = self._lane.op().kind
+        match kind:
+            case "run":
+                return await run_procedure(effects, parent)
+            case "compaction":
+                return await compaction_procedure(effects, parent)
+            case "navigation":
+                return await navigation_procedure(effects, parent)
+            case _:
+                assert_never(kind)
 
     def _effects(self) -> Effects:
         direct = DirectEffects(self._lane)

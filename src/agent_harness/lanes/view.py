@@ -16,7 +16,7 @@ from ..types.entries import CustomBody, Entry, EntryBody, EntryType, MessageBody
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage
 from . import jobs
-from .lane import LaneRuntime
+from .lane import HOOK_OF, LaneRuntime
 
 T = TypeVar("T")
 Job = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
@@ -167,5 +167,5 @@ def refuse_endless_wait(lane: LaneRuntime) -> None:
         return
     if not lane.executing:
         raise WriteRefused(f"lane {lane.name!r} has a suspended {op.kind} {op.id}: resume or abort it first")
-    if lane.procedure is asyncio.current_task():
+    if HOOK_OF.get() == op.id or lane.procedure is asyncio.current_task():
         raise WriteRefused(f"a hook of {op.kind} {op.id} cannot write to lane {lane.name!r}, which waits for it to end")

@@ -7,15 +7,15 @@ from ..outcomes import RunCompleted, RunFailed, RunOutcome, RunSuspended
 from ..reducer.predicates import ended_by_abort, has_pending_input, has_pending_work, needs_assistant, pick
 from ..telemetry.context import TelemetryContext
 from ..types.entries import ProvisionedEntry
-from ..types.messages import AssistantMessage, ToolResultMessage
+from ..types.messages import AssistantMessage
 from ..types.records import OperationError
 from . import signals
 from .abort import abort_path
 from .build import message_error, user_entry
+from .compaction import auto_compact, context_over_limit, require_auto_reason
 from .deferred import redeem_deferred
 from .steps import assistant_step, give_up
-from .structural import auto_compact, context_over_limit, require_auto_reason
-from .tools import reconcile_tool_batch, run_tool_batch
+from .tools import Turn, abort_tool_batch, reconcile_tool_batch, run_tool_batch
 
 TRUNCATION = OperationError(
     code="context_overflow", message="the response was truncated before completion: the context does not fit"
@@ -37,7 +37,7 @@ class _Run:
         self._reads = fx.reads
         self._parent = parent
         self._run_id = fx.reads.op.id
-        self._declined_threshold = False  # one try between two answers (A-15)
+        self._tried_threshold = False  # also when a hook declined, which leaves no fact
 
     async def from_the_start(self) -> RunOutcome:
         try:
@@ -87,13 +87,14 @@ class _Run:
             if self._reads.aborting:
                 return await abort_path(self._fx, self._parent)
             if needs_assistant(self._reads.op):
-                if not self._declined_threshold and await context_over_limit(self._fx):
-                    # At most one threshold compaction between two answers, declined or not.
-                    self._declined_threshold = True
+                tried = self._tried_threshold or self._reads.op.threshold_tried
+                if not tried and await context_over_limit(self._fx):
+                    # At most one threshold compaction between two answers, declined or not (A-15).
+                    self._tried_threshold = True
                     await auto_compact(self._fx, "threshold", self._parent)
                     continue  # a fresh checkpoint: input may have arrived meanwhile
                 await self._turn()
-                self._declined_threshold = False
+                self._tried_threshold = False
                 continue
             for item in pick(self._reads.op.pending_follow_up, self._reads.follow_up_mode):
                 await self._fx.consume_queue_item(self._run_id, "followUp", item.id, self._parent)
@@ -128,35 +129,49 @@ class _Run:
         Raises:
             Aborted: the answer was cut, or an abort came.
         """
-        turn_id = self._reads.new_id()
+        turn = Turn(id=self._reads.new_id())
         self._reads.emit(
-            TurnStart(lane=self._reads.lane, run_id=self._run_id, turn_id=turn_id, recovery=self._reads.recovery)
+            TurnStart(lane=self._reads.lane, run_id=self._run_id, turn_id=turn.id, recovery=self._reads.recovery)
         )
-        answer: AssistantMessage | None = None
-        results: tuple[ToolResultMessage, ...] = ()
+        overflow = False
         try:
-            answer = await assistant_step(self._fx, turn_id, self._parent)
-            if answer.stop_reason == "aborted" or self._reads.aborting:
-                raise signals.Aborted
-            if answer.tool_calls:
-                batch = self._reads.op.tool_batch
-                assert batch is not None
-                results = await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn_id, self._parent)
-                if self._reads.aborting:
-                    raise signals.Aborted
+            await self._step_and_batch(turn)
         except signals.Overflow:
+            overflow = True
+        except signals.Aborted:
+            await abort_tool_batch(self._fx, self._parent, turn)  # its results belong to this turn
+            self._end_turn(turn)
+            raise
+        except (signals.Park, signals.RunFailed) as signal:
+            turn.message = signal.message
+            self._end_turn(turn)
+            raise
+        self._end_turn(turn)
+        if overflow:  # outside the turn: a compaction has its own bracket
             await self._recover_overflow()
-        finally:
-            self._reads.emit(
-                TurnEnd(
-                    lane=self._reads.lane,
-                    run_id=self._run_id,
-                    turn_id=turn_id,
-                    message=answer,
-                    tool_results=results,
-                    recovery=self._reads.recovery,
-                )
+
+    async def _step_and_batch(self, turn: Turn) -> None:
+        answer = turn.message = await assistant_step(self._fx, turn.id, self._parent)
+        if answer.stop_reason == "aborted" or self._reads.aborting:
+            raise signals.Aborted
+        if answer.tool_calls:
+            batch = self._reads.op.tool_batch
+            assert batch is not None
+            await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn, self._parent)
+            if self._reads.aborting:
+                raise signals.Aborted
+
+    def _end_turn(self, turn: Turn) -> None:
+        self._reads.emit(
+            TurnEnd(
+                lane=self._reads.lane,
+                run_id=self._run_id,
+                turn_id=turn.id,
+                message=turn.message,
+                tool_results=tuple(turn.results),
+                recovery=self._reads.recovery,
             )
+        )
 
     async def _recover_overflow(self) -> None:
         """Compact and retry, once per conversational input (harness-v2 §6)."""

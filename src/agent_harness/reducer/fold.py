@@ -178,8 +178,12 @@ def _own_entry(lane: str, op: OperationState, entry: Entry) -> OperationState:
         deferred=None,
         targets=_targets(op, entry.id),
     )
+    if isinstance(entry.body, CompactionBody):
+        changed = replace(changed, threshold_tried=True)  # a hook's summary has no attempt that says so
     if conversational:
-        changed = replace(changed, overflow_recovery_used=False, threshold_tried=False, terminal_failure=None)
+        # A compaction step that is still open here was exhausted: its failure ends with the input that clears it.
+        step = None if changed.step is not None and changed.step.kind == "compaction" else changed.step
+        changed = replace(changed, overflow_recovery_used=False, terminal_failure=None, step=step)
     if isinstance(message, AssistantMessage) and produced:
         return _produced(lane, changed, entry, message, redeemed)
     if isinstance(message, ToolResultMessage) and not deferred_write:
