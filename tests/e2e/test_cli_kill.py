@@ -111,7 +111,8 @@ def results_of(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def phase(place: Place, log: list[dict[str, Any]]) -> str:
     """Where the dead process was, from what it left."""
-    if not log:
+    if not any(item.get("type") == "operation_started" for item in log):
+        assert {item["kind"] for item in log} <= {"fact"}, "nothing but the session's name comes before acceptance"
         return "before acceptance"
     if any(item.get("type") == "operation_finished" for item in log):
         return "finished"
