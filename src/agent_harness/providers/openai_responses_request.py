@@ -107,12 +107,7 @@ def _assistant(message: AssistantMessage, model: Model) -> list[JsonValue]:
         match part:
             case TextContent():
                 if part.text:
-                    item: Object = {
-                        "type": "message",
-                        "role": "assistant",
-                        "status": "completed",
-                        "content": [{"type": "output_text", "text": part.text, "annotations": []}],
-                    }
+                    item: Object = {"type": "message", "role": "assistant", "content": part.text}
                     if own and PHASE in part.extra:
                         item[PHASE] = part.extra[PHASE]
                     out.append(item)
@@ -133,6 +128,4 @@ def _reasoning(signature: str | None) -> JsonValue | None:
         return None
     if not isinstance(item, dict):
         return None
-    fields = cast("Object", item)
-    # without a store its id means nothing to the server, and a state of it is refused as input
-    return {key: value for key, value in fields.items() if key not in {"id", "status"}}
+    return {key: value for key, value in cast("Object", item).items() if key != "status"}  # refused as input

@@ -105,9 +105,7 @@ class SdkConnection:
         """An exception of the SDK, or of what lies below it, as a failure."""
         if isinstance(error, self._errors.status):
             said = cast("_StatusError", error)
-            # an error event inside a stream may come as an error of status 200: its text decides then
-            status = said.status_code if said.status_code >= 400 else None
-            return response_failure(said.body, status, dict(said.response.headers), now_ms, secrets)
+            return response_failure(said.body, said.status_code, dict(said.response.headers), now_ms, secrets)
         if isinstance(error, self._errors.timeout):
             return Failure(code="timeout", message=f"{self.shown_url} did not answer in time")
         if isinstance(error, self._errors.connection):
