@@ -17,6 +17,14 @@ from .errors import SessionError as SessionError
 from .errors import SessionLocked as SessionLocked
 from .errors import SessionNotFound as SessionNotFound
 from .errors import StorageError as StorageError
+from .errors import WatchOverflow as WatchOverflow
+from .events.catalog import HarnessEvent as HarnessEvent
+from .events.snapshot import LaneSnapshot as LaneSnapshot
+from .events.snapshot import OperationSnapshot as OperationSnapshot
+from .events.snapshot import SessionSnapshot as SessionSnapshot
+from .events.snapshot import reduce_lane_snapshot as reduce_lane_snapshot
+from .events.watch import LaneWatch as LaneWatch
+from .events.watch import SessionWatch as SessionWatch
 from .harness import AgentHarness as AgentHarness
 from .lanes.restore import inspect_lane as inspect_lane
 from .lanes.surface import AgentLane as AgentLane
@@ -49,4 +57,6 @@ from .types.messages import Usage as Usage
 from .types.messages import UserMessage as UserMessage
 from .types.tools import AgentTool as AgentTool
 from .types.tools import AgentToolResult as AgentToolResult
+from .types.tools import ToolFailed as ToolFailed
 from .types.tools import ToolInvocation as ToolInvocation
+from .types.tools import ToolOrigin as ToolOrigin

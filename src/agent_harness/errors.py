@@ -150,3 +150,7 @@ class MissingExtra(ImportError):
     def __init__(self, extra: str, what: str) -> None:
         super().__init__(f"{what} needs the {extra!r} extra: pip install 'agent-harness[{extra}]'")
         self.extra = extra
+
+
+class WatchOverflow(Exception):
+    """A watch was consumed too slowly and ended (A-13). A new `watch()` gets a fresh snapshot."""

@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple, Self
 from .clock import Clock, SystemClock
 from .errors import HarnessClosed, HarnessFault, InvalidWrite
 from .events.bus import Events
-from .events.catalog import HandlerError, LaneCreated
+from .events.catalog import LaneCreated
+from .events.snapshot import LaneOverview, SessionSnapshot
+from .events.watch import SessionWatch
 from .extensions.api import Extension, Installed
 from .hooks.runner import Hooks
 from .lanes.configuration import adopt_defaults
@@ -256,6 +258,19 @@ class AgentHarness(AgentLane):
         self._env.require_alive()
         return [_lane_info(runtime) for runtime in self._lanes.values()]
 
+    async def watch_session(self, *, max_buffer: int | None = None) -> SessionWatch:
+        """The inventory of lanes and every event of the session after it; no transcripts (harness-v2 §9).
+
+        Raises:
+            HarnessClosed: the harness was closed.
+            ValueError: `max_buffer` is below 1; see `watch`.
+        """
+        if self._env.closed:
+            raise HarnessClosed("the harness is closed")
+        lanes = tuple(_overview(runtime) for runtime in self._lanes.values())
+        snapshot = SessionSnapshot(lanes=lanes, faulted=self._env.fault is not None)
+        return SessionWatch(self._env.events, lambda _event: True, snapshot, max_buffer)
+
     # Extensions ------------------------------------------------------------
 
     async def use(self, extension: Extension) -> None:
@@ -407,6 +422,16 @@ def _lane_info(runtime: LaneRuntime) -> LaneInfo:
     op = runtime.operation
     operation = None
     if op is not None:
-        running: Literal["running", "suspended"] = "running" if runtime.executing else "suspended"
+        running: Literal["running", "suspended"] = "suspended" if runtime.suspended else "running"
         operation = LaneOperation(id=op.id, kind=op.kind, status="aborting" if op.aborting else running)
     return LaneInfo(name=runtime.name, leaf_id=runtime.state.lane_state.leaf_id, operation=operation)
+
+
+def _overview(runtime: LaneRuntime) -> LaneOverview:
+    info = _lane_info(runtime)
+    return LaneOverview(
+        name=info.name,
+        leaf_id=info.leaf_id,
+        operation=info.operation,
+        suspended=runtime.view.suspended() if runtime.suspended else None,
+    )

@@ -18,19 +18,25 @@ FLUSH_SECONDS = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class _Subscription:
-    types: frozenset[str] | None  # None: everything
-    listener: Listener
+class Subscription:
+    """One receiver with its own buffer: served through `listener`, or held until somebody takes."""
+
+    accepts: Callable[[HarnessEvent], bool]
+    listener: Listener | None = None  # None: hold
+    limit: int | None = None  # most undelivered events; one more ends the subscription (A-13)
     waiting: deque[HarnessEvent] = field(default_factory=deque[HarnessEvent])
     task: asyncio.Task[None] | None = None
-    active: bool = True
+    active: bool = True  # False once nothing more may be delivered
+    overflowed: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # an event arrived, or the end did
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more will arrive
 
 
 class Events:
     """Live-only delivery: no snapshot, no replay."""
 
     def __init__(self) -> None:
-        self._subscriptions: list[_Subscription] = []
+        self._subscriptions: list[Subscription] = []
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # also of listeners that unsubscribed while being served
 
@@ -44,36 +50,65 @@ class Events:
         """
         if type is not None and type not in get_args(EventType):
             raise ValueError(f"unknown event {type!r}; events are {', '.join(get_args(EventType))}")
-        subscription = _Subscription(None if type is None else frozenset({type}), listener)
+        subscription = Subscription(lambda event: type is None or event.type == type, listener)
         self._subscriptions.append(subscription)
+        return lambda: self.drop(subscription)
 
-        def off() -> None:
-            subscription.active = False
-            subscription.waiting.clear()
-            if subscription in self._subscriptions:
-                self._subscriptions.remove(subscription)
+    def hold(self, accepts: Callable[[HarnessEvent], bool], limit: int | None = None) -> Subscription:
+        """Buffer what `accepts` says from now on, until the subscription is served or taken from."""
+        subscription = Subscription(accepts, limit=limit)
+        if self._closed:
+            self._end(subscription)
+        else:
+            self._subscriptions.append(subscription)
+        return subscription
 
-        return off
+    def serve(self, subscription: Subscription, listener: Listener) -> None:
+        """Deliver the buffer in order, then what follows."""
+        subscription.listener = listener
+        self._wake(subscription)
+
+    def drop(self, subscription: Subscription) -> None:
+        """End a subscription and forget its buffer."""
+        subscription.active = False
+        subscription.waiting.clear()
+        self._end(subscription)
+
+    def _end(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+        subscription.ended.set()
+        subscription.changed.set()
 
     def publish(self, event: HarnessEvent) -> None:
         """Queue `event` for every listener, in order. Never raises, never waits."""
         if self._closed:
             return
         for subscription in tuple(self._subscriptions):
-            if subscription.types is None or event.type in subscription.types:
-                subscription.waiting.append(event)
-                if subscription.task is None:
-                    task = asyncio.get_running_loop().create_task(self._serve(subscription))
-                    subscription.task = task
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+            if not subscription.accepts(event):
+                continue
+            if subscription.limit is not None and len(subscription.waiting) >= subscription.limit:
+                subscription.overflowed = True
+                self.drop(subscription)
+                continue
+            subscription.waiting.append(event)
+            subscription.changed.set()
+            self._wake(subscription)
 
-    async def _serve(self, subscription: _Subscription) -> None:
+    def _wake(self, subscription: Subscription) -> None:
+        if subscription.listener is None or subscription.task is not None or not subscription.waiting:
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(subscription, subscription.listener))
+        subscription.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, subscription: Subscription, listener: Listener) -> None:
         try:
             while subscription.waiting and subscription.active:
                 event = subscription.waiting.popleft()
                 try:
-                    result = subscription.listener(event)
+                    result = listener(event)
                     if inspect.isawaitable(result):
                         await result
                 except asyncio.CancelledError as error:
@@ -100,6 +135,8 @@ class Events:
         """Deliver what is queued, bounded in time, then stop. `caller` may be a listener: it is not waited for."""
         await self._ended(FLUSH_SECONDS, caller)
         self._closed = True
+        for subscription in tuple(self._subscriptions):
+            self._end(subscription)
         for task in self._tasks:
             if task is not caller:
                 task.cancel()

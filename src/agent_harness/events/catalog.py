@@ -6,8 +6,9 @@ Lane-scoped events carry `lane`; events of recovered work carry `recovery=True`.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ..outcomes import SuspendedOperation
 from ..providers.base import AssistantMessageEvent
-from ..types.entries import CompactionBody, Entry, ProvisionedEntry
+from ..types.entries import CompactionBody, Entry, MessageBody, ProvisionedEntry
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle, ToolResultMessage, Usage
 from ..types.records import CompactionReason, LaneRecord, OperationError, Outcome, StepKind
@@ -29,6 +30,7 @@ class RunStart:
     type: Literal["run_start"] = "run_start"
     lane: str
     run_id: str
+    started_at: int  # Unix ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +45,13 @@ class RunResume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSuspend:
-    """The lane parked on a deferred handle."""
+    """The lane parked on a deferred handle; no event of it follows before the next `run_resume` or `run_abort`."""
 
     type: Literal["run_suspend"] = "run_suspend"
     lane: str
     run_id: str
     deferred: DeferredHandle
+    suspended: SuspendedOperation  # what a client needs to offer resume and abort
     recovery: bool = False
 
 
@@ -89,12 +92,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerError:
-    """A hook handler or listener threw; `error` is its class name, never its text."""
+    """A hook handler, listener or extension failed; `error` is a class name, never an exception's text."""
 
     type: Literal["handler_error"] = "handler_error"
     lane: str | None
-    kind: Literal["hook", "event"]
-    name: str  # of the hook or the event
+    kind: Literal["hook", "event", "extension"]
+    name: str  # of the hook, the event or the extension
     error: str
 
 
@@ -133,6 +136,7 @@ class RetryScheduled:
     attempt: int  # that failed, 1-based
     max_attempts: int
     delay_ms: int
+    next_attempt_at: int  # Unix ms
     error_message: str
 
 
@@ -183,13 +187,23 @@ class MessageUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEnd:
-    """A message is committed."""
+    """A message is committed as the entry `entry_id`; the rest of the envelope lets a client rebuild it."""
 
     type: Literal["message_end"] = "message_end"
     lane: str
     run_id: str | None
     message: AgentMessage
     entry_id: str
+    parent_id: str | None
+    seq: int
+    timestamp: int  # Unix ms
+    terminate: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        """The committed entry."""
+        body = MessageBody(message=self.message, terminate=True if self.terminate else None)
+        return Entry(id=self.entry_id, seq=self.seq, parent_id=self.parent_id, timestamp=self.timestamp, body=body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +214,7 @@ class ToolStart:
     lane: str
     run_id: str
     turn_id: str | None
+    tool_index: int  # 0-based among the calls of the message (A-3)
     tool_call_id: str
     tool_name: str
     args: JsonValue
@@ -214,6 +229,7 @@ class ToolUpdate:
     lane: str
     run_id: str
     turn_id: str | None
+    tool_index: int  # 0-based among the calls of the message (A-3)
     tool_call_id: str
     tool_name: str
     partial_result: AgentToolResult
@@ -227,6 +243,7 @@ class ToolEnd:
     lane: str
     run_id: str
     turn_id: str | None
+    tool_index: int  # 0-based among the calls of the message (A-3)
     tool_call_id: str
     tool_name: str
     result: AgentToolResult
@@ -307,6 +324,7 @@ class CompactionStart:
     lane: str
     run_id: str
     reason: CompactionReason
+    started_at: int | None = None  # Unix ms, of a compaction that is its own operation; the lane fills it in
     recovery: bool = False
 
 
@@ -334,6 +352,7 @@ class NavigationStart:
     lane: str
     run_id: str
     target_id: str | None
+    started_at: int | None = None  # Unix ms; the lane fills it in
     recovery: bool = False
 
 
@@ -347,6 +366,7 @@ class NavigationEnd:
     outcome: Outcome
     old_leaf_id: str | None
     new_leaf_id: str | None
+    transcript: tuple[Entry, ...] | None = None  # of the new path, if the lane moved; the lane fills it in
     summary_entry: Entry | None = None
     error: OperationError | None = None
     recovery: bool = False

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from itertools import takewhile
 from typing import TypeAlias, TypeVar
 
 from ..abort_signal import AbortSignal
@@ -13,12 +15,15 @@ from ..events.catalog import (
     HarnessEvent,
     MessageEnd,
     MessageStart,
-    QueuedItem,
     QueueUpdate,
+    RunAbort,
+    RunEnd,
+    RunStart,
+    RunSuspend,
     UsageEvent,
     WritePending,
 )
-from ..outcomes import OperationOutcome
+from ..outcomes import OperationOutcome, RunSuspended
 from ..reducer.fold import Fact, apply
 from ..session.context import project_entries, project_entry
 from ..session.stats import add_usage
@@ -26,32 +31,28 @@ from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.records import (
     AbortRequested,
+    AdjustmentUsage,
+    HookUsage,
     LaneRecord,
     NewRecord,
+    OperationFinished,
     OperationStarted,
-    QueueCancelled,
-    QueueEnqueued,
     RecordBody,
+    RequestUsage,
+    RunIntent,
+    ToolUsage,
     WriteDeferred,
 )
 from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState, Reconfigured
-from ..types.tools import AgentToolResult
 from .environment import Environment
 from .line import MutationLine
+from .live import LiveView, queues
 from .restore import RestoredLane, differences, newest_answer, restore_lane
 
 Procedure: TypeAlias = Callable[[], Awaitable[OperationOutcome]]
 T = TypeVar("T")
-
-
-class RunningTool:
-    """Live progress of one call, for snapshots."""
-
-    def __init__(self, tool_call_id: str, tool_name: str, args: object) -> None:
-        self.tool_call_id = tool_call_id
-        self.tool_name = tool_name
-        self.args = args
-        self.partial: AgentToolResult | None = None
+HOOK_OF: ContextVar[str | None] = ContextVar("HOOK_OF", default=None)
+"""The operation whose hook is running here, whatever task the handler started: it must not wait for that operation."""
 
 
 class LaneRuntime:
@@ -68,12 +69,12 @@ class LaneRuntime:
         self.recovery = False
         self.admitting = 0  # calls that may start an operation and have not been decided yet
         self.procedure: asyncio.Task[None] | None = None
-        self.outcome: asyncio.Future[OperationOutcome] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the procedure, and one before it that is still ending
-        self.streaming: AssistantMessage | None = None
-        self.running_tools: dict[int, RunningTool] = {}  # by tool index of the running batch
+        self.outcome: asyncio.Future[OperationOutcome] | None = None
+        self.view = LiveView(env, lambda: self.state)
         self.idle = asyncio.Event()
         self._projection: list[AgentMessage] | None = None
+        self._inherited = 0  # how many messages of the projection come from the newest compaction
         self._settle_idle()
         if env.drive == "manual":
             self.gate = Gate()
@@ -97,9 +98,15 @@ class LaneRuntime:
         """A procedure is running."""
         return self.procedure is not None
 
+    @property
+    def suspended(self) -> bool:
+        """An open operation waits for resume or abort."""
+        shown = self.view.operation
+        return self.operation is not None and shown is not None and shown.suspended is not None
+
     def emit(self, event: HarnessEvent) -> None:
-        """Publish."""
-        self.env.events.publish(event)
+        """Publish. Every event of the lane goes this way, so that snapshots and watchers agree."""
+        self.env.events.publish(self.view.told(event))
 
     def _settle_idle(self) -> None:
         if self.operation is None and self.procedure is None:
@@ -121,8 +128,12 @@ class LaneRuntime:
     async def write_move(self, to: str | None) -> None:
         """Jump the leaf."""
 
+        path = await self.view.path_to(to)
+        source = self.state.lane_state.leaf_id
+
         def committed(_seq: int) -> None:
             self.apply_fact(LaneMoved(lane=self.name, to=to))
+            self.view.moved(source, path)
             self._projection = None
 
         await self.guard(self.env.session.move_lane(self.name, to, on_commit=committed))
@@ -149,29 +160,44 @@ class LaneRuntime:
         self._settle_idle()
 
     def _entry_committed(self, entry: Entry) -> None:
-        run_id = self.operation.id if self.operation is not None else None
+        operation = self.operation
+        run_id = operation.id if operation is not None else None
         before = self.state.effective_configuration
         self.apply_fact(entry)
+        self.view.entry_committed(entry)
         if self._projection is not None:
+            projected = project_entry(entry, self.env.entry_projectors)
             if entry.type == "compaction":
                 self._projection = []
-            projected = project_entry(entry, self.env.entry_projectors)
-            self._projection += project_entry(entry, self.env.entry_projectors)
+                self._inherited = len(projected)
+            self._projection += projected
         message = entry.message
         if message is None:
             self.emit(EntryAdded(lane=self.name, run_id=run_id, entry=entry))
         else:
-            self._message_committed(entry, message, run_id)
+            noted = operation is not None and any(write.id == entry.id for write in operation.pending_writes)
+            self._message_committed(entry, message, run_id, noted=noted)
         self._report_configuration(before)
 
-    def _message_committed(self, entry: Entry, message: AgentMessage, run_id: str | None) -> None:
-        if isinstance(message, AssistantMessage) and self.streaming is not None:
-            self.streaming = None  # its message_start came with the first delta
+    def _message_committed(self, entry: Entry, message: AgentMessage, run_id: str | None, *, noted: bool) -> None:
+        if isinstance(message, AssistantMessage) and self.view.message_open and not noted:
+            self.view.message_open = False  # its message_start came with the first delta
         else:
             self.emit(MessageStart(lane=self.name, run_id=run_id, message=message))
         if isinstance(message, AssistantMessage) and message.stop_reason != "deferred" and run_id is not None:
             self.answer = entry.id, message
-        self.emit(MessageEnd(lane=self.name, run_id=run_id, message=message, entry_id=entry.id))
+        self.emit(
+            MessageEnd(
+                lane=self.name,
+                run_id=run_id,
+                message=message,
+                entry_id=entry.id,
+                parent_id=entry.parent_id,
+                seq=entry.seq,
+                timestamp=entry.timestamp,
+                terminate=isinstance(entry.body, MessageBody) and entry.body.terminate is True,
+            )
+        )
         if run_id is not None:
             self._report_queues_if_consumed(entry.id)
 
@@ -213,25 +239,54 @@ class LaneRuntime:
     def _record_committed(self, record: LaneRecord) -> None:
         if isinstance(record.body, OperationStarted):
             self.answer = None
+        before = queues(self.state.lane_state)
+        operation = self.operation
         self.apply_fact(record)
-        body = record.body
-        if body.type == "usage":
-            self.env.totals = add_usage(self.env.totals, body.usage)
-            self.emit(UsageEvent(lane=self.name, record=record, totals=self.env.totals))
-        elif isinstance(body, QueueEnqueued | QueueCancelled | AbortRequested):
+        # Here and not in the jobs: no await may stand between a change of state and the event that tells it.
+        match record.body:
+            case RequestUsage() | ToolUsage() | HookUsage() | AdjustmentUsage() as body:
+                self.env.totals = add_usage(self.env.totals, body.usage)
+                self.emit(UsageEvent(lane=self.name, record=record, totals=self.env.totals))
+            case OperationStarted(intent=RunIntent()):
+                self.view.message_open = False
+                self.emit(RunStart(lane=self.name, run_id=record.id, started_at=record.timestamp))
+            case AbortRequested(run_id=run_id):
+                assert operation is not None
+                self._abort_accepted(run_id, operation.pending_steer, operation.pending_follow_up)
+            case WriteDeferred() as body:
+                self.emit(WritePending(lane=self.name, run_id=body.run_id, entry_id=body.target.id, entry=body.target))
+            case OperationFinished() as body if operation is not None and operation.kind == "run":
+                self._run_finished(body)
+            case _:
+                pass
+        if queues(self.state.lane_state) != before:
             self.emit(self.queue_update())
-        elif isinstance(body, WriteDeferred):
-            self.emit(WritePending(lane=self.name, run_id=body.run_id, entry_id=body.target.id, entry=body.target))
+
+    def _abort_accepted(
+        self, run_id: str, steer: tuple[ProvisionedEntry, ...], follow_up: tuple[ProvisionedEntry, ...]
+    ) -> None:
+        self.emit(RunAbort(lane=self.name, run_id=run_id, steer=messages_of(steer), follow_up=messages_of(follow_up)))
+
+    def _run_finished(self, body: OperationFinished) -> None:
+        assert body.outcome != "declined", "a run is never declined"
+        answer = self.answer
+        self.emit(
+            RunEnd(
+                lane=self.name,
+                run_id=body.run_id,
+                outcome=body.outcome,
+                leaf_id=self.state.lane_state.leaf_id,
+                final_entry_id=answer[0] if answer is not None else None,
+                final_message=answer[1] if answer is not None else None,
+                error=body.error,
+                recovery=self.recovery,
+            )
+        )
 
     def queue_update(self) -> QueueUpdate:
         """The queues as they are now."""
-        operation = self.operation
-        return QueueUpdate(
-            lane=self.name,
-            steer=queued(operation.pending_steer) if operation else (),
-            follow_up=queued(operation.pending_follow_up) if operation else (),
-            next_run=queued(self.state.lane_state.pending_next_run),
-        )
+        now = queues(self.state.lane_state)
+        return QueueUpdate(lane=self.name, steer=now.steer, follow_up=now.follow_up, next_run=now.next_run)
 
     # Context ---------------------------------------------------------------
 
@@ -243,7 +298,26 @@ class LaneRuntime:
             if leaf_id is not None:
                 entries = await self.env.session.find_entries_on_branch(start=leaf_id, stop_at_type="compaction")
             self._projection = project_entries(reversed(entries), self.env.entry_projectors)
+            checkpoint = entries[-1:] if entries and entries[-1].type == "compaction" else []
+            self._inherited = len(project_entries(checkpoint, self.env.entry_projectors))
         return list(self._projection)
+
+    async def inherited_messages(self) -> int:
+        """How many leading messages of `context_messages` come from the newest compaction."""
+        await self.context_messages()
+        return self._inherited
+
+    async def abandoned(self, source: str | None, target: str | None) -> tuple[Entry, ...]:
+        """What a move from `source` to `target` leaves behind: the path down to their common ancestor, oldest first."""
+        if source is None:
+            return ()
+        kept: set[str] = set()
+        if target is not None:
+            kept = {entry.id for entry in await self.env.session.find_entries_on_branch(start=target)}
+        left = takewhile(
+            lambda entry: entry.id not in kept, await self.env.session.find_entries_on_branch(start=source)
+        )
+        return tuple(left)[::-1]
 
     # The procedure ---------------------------------------------------------
 
@@ -273,7 +347,10 @@ class LaneRuntime:
     ) -> None:
         error: BaseException | None = None
         result: OperationOutcome | None = None
+        recovery, run_id = self.recovery, self.op().id
         try:
+            if before is not None:
+                await asyncio.wait({before})
             result = await procedure()
             if recovery:
                 await self.check_fixed_point()
@@ -290,19 +367,41 @@ class LaneRuntime:
         finally:
             if self.procedure is asyncio.current_task():
                 self.procedure = None
-            self.streaming = None
-            self.running_tools.clear()
             self._settle_idle()
+            if isinstance(result, RunSuspended) and error is None:
+                self._report_suspension(result)
             if not outcome.done():
                 if result is not None and error is None:
                     outcome.set_result(result)
                 else:
                     outcome.set_exception(error or HarnessClosed())
-        recovery, run_id = self.recovery, self.op().id
             if self.gate is not None:
-            if before is not None:
-                await asyncio.wait({before})
                 self.gate.poke()
+
+    def _report_suspension(self, outcome: RunSuspended) -> None:
+        suspended = self.view.suspended()
+        assert suspended is not None
+        self.emit(
+            RunSuspend(
+                lane=self.name,
+                run_id=outcome.run_id,
+                deferred=outcome.deferred,
+                suspended=suspended,
+                recovery=self.recovery,
+            )
+        )
+
+    def _aborted_late(self, run_id: str) -> bool:
+        """An abort was accepted after the procedure parked its lane: it found a procedure and left the work to it."""
+        operation = self.operation
+        return operation is not None and operation.id == run_id and operation.aborting
+
+    def _cancelled(self, cancelled: asyncio.CancelledError) -> BaseException:
+        """Closed, faulted, or the loop is ending: detach, the operation stays resumable. Else somebody's own leaked."""
+        task = asyncio.current_task()
+        if self.env.fault is None and not self.env.closed and (task is None or not task.cancelling()):
+            return self.env.fail(cancelled)
+        return self.env.fault or HarnessClosed()
 
     async def check_fixed_point(self) -> None:
         """Compare live state with the reduction of what is stored (harness-v2 §15 "Fixed-point self-check").
@@ -329,18 +428,6 @@ class LaneRuntime:
         self.line.close(reason)
         if self.gate is not None:
             self.gate.close(reason)
-    def _aborted_late(self, run_id: str) -> bool:
-        """An abort was accepted after the procedure parked its lane: it found a procedure and left the work to it."""
-        operation = self.operation
-        return operation is not None and operation.id == run_id and operation.aborting
-
-    def _cancelled(self, cancelled: asyncio.CancelledError) -> BaseException:
-        """Closed, faulted, or the loop is ending: detach, the operation stays resumable. Else somebody's own leaked."""
-        task = asyncio.current_task()
-        if self.env.fault is None and not self.env.closed and (task is None or not task.cancelling()):
-            return self.env.fail(cancelled)
-        return self.env.fault or HarnessClosed()
-
         tasks = [task for task in self._tasks if task is not spared]
         for task in tasks:
             task.cancel()
@@ -349,11 +436,9 @@ class LaneRuntime:
         await self.line.drain(timeout)
 
 
-def queued(items: tuple[ProvisionedEntry, ...]) -> tuple[QueuedItem, ...]:
-    """Queue items as clients see them."""
-    return tuple(
-        QueuedItem(entry_id=item.id, message=item.body.message) for item in items if isinstance(item.body, MessageBody)
-    )
+def messages_of(items: tuple[ProvisionedEntry, ...]) -> tuple[AgentMessage, ...]:
+    """The messages that provisioned entries carry."""
+    return tuple(item.body.message for item in items if isinstance(item.body, MessageBody))
 
 
 def _retrieve(future: asyncio.Future[OperationOutcome]) -> None:

@@ -12,8 +12,10 @@ from typing import TypeVar, assert_never
 from ..effects.base import Effects
 from ..effects.direct import DirectEffects
 from ..effects.gate import Gate, GatedEffects
-from ..errors import HarnessClosed, InvalidPayload
+from ..errors import HarnessClosed, InvalidPayload, StorageError
 from ..events.catalog import RunResume
+from ..events.snapshot import is_for_lane
+from ..events.watch import LaneWatch
 from ..extensions.resources import expand_skill, expand_template
 from ..hooks.catalog import BeforeRun, BeforeRunOutcome
 from ..options import SystemPromptContext
@@ -379,6 +381,35 @@ class AgentLane:
     async def get_unavailable_tools(self) -> list[str]:
         """Active tools that are not registered: kept in the set, not sent to the provider (A-12)."""
         return [name for name in await self.get_active_tools() if name not in self._env.tools]
+
+    # Watching --------------------------------------------------------------
+
+    async def watch(self, *, max_buffer: int | None = None) -> LaneWatch:
+        """This lane's transcript and live state, and every event after it: no gap and no duplicate (harness-v2 §9).
+
+        Works on a faulted harness too; its snapshot says so.
+
+        Args:
+            max_buffer: the most undelivered events, at least 1; one more ends the watch with `WatchOverflow` (A-13).
+                None: no bound.
+
+        Raises:
+            HarnessClosed: the harness was closed.
+            HarnessFault: the harness stopped, and its transcript cannot be read any more.
+            StorageError: the transcript could not be read; the lane's work goes on.
+            ValueError: `max_buffer` is below 1.
+        """
+        if self._env.closed:
+            raise HarnessClosed("the harness is closed")
+        view = self._lane.view
+        try:
+            await view.load()
+        except StorageError as error:
+            if self._env.fault is not None:
+                raise self._env.fault from error
+            raise
+        # From here on nothing awaits: the snapshot and the place in the stream are one moment.
+        return LaneWatch(self._env.events, lambda event: is_for_lane(event, self.name), view.snapshot(), max_buffer)
 
     # Waiting ---------------------------------------------------------------
 

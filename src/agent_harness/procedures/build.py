@@ -50,16 +50,15 @@ def result_entry(entry_id: str, message: ToolResultMessage, terminate: bool) -> 
     return ProvisionedEntry(id=entry_id, body=MessageBody(message=message, terminate=True if terminate else None))
 
 
-def synthetic_result(entry_id: str, call: ToolCall, text: str, now_ms: int) -> ProvisionedEntry:
+def synthetic_message(call: ToolCall, text: str, now_ms: int) -> ToolResultMessage:
     """An error result that no execution produced."""
-    message = ToolResultMessage(
+    return ToolResultMessage(
         tool_call_id=call.id,
         tool_name=call.name,
         content=(TextContent(text=text),),
         is_error=True,
         timestamp=now_ms,
     )
-    return result_entry(entry_id, message, terminate=False)
 
 
 def closing_message(model: ModelRef, api: str, now_ms: int) -> AssistantMessage:

@@ -1,7 +1,6 @@
 """Redeeming a deferred handle: one fetch per `resume()` (harness-v2 §15 "Deferred redemption")."""
 
 from ..effects.base import Effects
-from ..events.catalog import RunSuspend
 from ..telemetry.context import TelemetryContext
 from ..types.messages import AssistantMessage, DeferredHandle
 from ..types.records import RequestUsage
@@ -38,7 +37,6 @@ async def redeem_deferred(fx: Effects, parent: TelemetryContext) -> AssistantMes
         raise Aborted
     if final.stop_reason == "deferred":
         require_same_handle(final.deferred, handle)
-        reads.emit(RunSuspend(lane=reads.lane, run_id=op.id, deferred=handle, recovery=True))
         raise Park(handle)
     if final.stop_reason == "aborted":
         raise Aborted

@@ -5,7 +5,7 @@ enters the tree.
 """
 
 from ..effects.base import AssistantRequest, Effects
-from ..events.catalog import RetryEnd, RetryScheduled, RetryStart, RunSuspend
+from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow, is_recoverable_length
@@ -27,39 +27,41 @@ async def assistant_step(fx: Effects, turn_id: str, parent: TelemetryContext) ->
     reads = fx.reads
     retrying = False
     while True:
-        if reads.aborting:
-            raise Aborted
         step = reads.op.step
+        if reads.aborting:
+            _retried(fx, step.attempts if step is not None else 1, retrying, "aborted")
+            raise Aborted
         attempt = (step.attempts if step is not None and step.kind == "assistant" else 0) + 1
         if attempt > reads.retry.max_attempts:
             assert step is not None
             error = OperationError(code=RETRIES_EXHAUSTED, message=f"no answer after {attempt - 1} attempts")
-            await give_up(fx, step.result_entry_id, error, parent)
-            raise RunFailed(error)
+            _retried(fx, attempt - 1, retrying, error.message)
+            raise RunFailed(error, await give_up(fx, step.result_entry_id, error, parent))
         if retrying:
             reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step="assistant", attempt=attempt))
-        entry_id, final = await _attempt(fx, attempt, turn_id, parent)
-        if is_overflow(reads.model(), reads.stream_options.max_tokens, final):
-            _retried(fx, attempt, retrying, False, final)
+        entry_id, final, max_tokens = await _attempt(fx, attempt, turn_id, parent)
+        if is_overflow(reads.model(), max_tokens, final):
+            _retried(fx, attempt, retrying, final.error_message or "the context does not fit")
             raise Overflow
         if final.stop_reason == "error" and is_retryable(final) and attempt < reads.retry.max_attempts:
             retrying = True
             await _back_off(fx, attempt, final, parent)
             continue
-        _retried(fx, attempt, retrying, final.stop_reason != "error", final)
+        failed = final.stop_reason in ("error", "aborted")
+        _retried(fx, attempt, retrying, final.error_message or final.stop_reason if failed else None)
         await fx.append_entry(assistant_entry(entry_id, final), parent)
         if final.stop_reason == "deferred":
             assert final.deferred is not None
-            reads.emit(
-                RunSuspend(lane=reads.lane, run_id=reads.op.id, deferred=final.deferred, recovery=reads.recovery)
-            )
-            raise Park(final.deferred)
+            raise Park(final.deferred, final)
         if final.stop_reason == "error":
-            raise RunFailed(message_error(final))
+            raise RunFailed(message_error(final), final)
         return final
 
 
-async def _attempt(fx: Effects, attempt: int, turn_id: str, parent: TelemetryContext) -> tuple[str, AssistantMessage]:
+async def _attempt(
+    fx: Effects, attempt: int, turn_id: str, parent: TelemetryContext
+) -> tuple[str, AssistantMessage, int | None]:
+    """One request: the provisioned id, the settled answer, and the output cap that was intended, hooks included."""
     reads = fx.reads
     op = reads.op
     options = await fx.before_request(
@@ -90,7 +92,7 @@ async def _attempt(fx: Effects, attempt: int, turn_id: str, parent: TelemetryCon
     )
     # The ledger comes before any branch: cost durability must not depend on result durability (harness-v2 §5).
     await fx.append_record(request_usage("assistant", op.id, entry_id, attempt, final), parent)
-    return entry_id, final
+    return entry_id, final, options.max_tokens
 
 
 async def _back_off(fx: Effects, attempt: int, final: AssistantMessage, parent: TelemetryContext) -> None:
@@ -104,13 +106,15 @@ async def _back_off(fx: Effects, attempt: int, final: AssistantMessage, parent: 
             attempt=attempt,
             max_attempts=reads.retry.max_attempts,
             delay_ms=delay_ms,
+            next_attempt_at=reads.now_ms() + delay_ms,
             error_message=final.error_message or "",
         )
     )
     await fx.sleep(delay_ms, parent)
 
 
-def _retried(fx: Effects, attempt: int, retrying: bool, success: bool, final: AssistantMessage) -> None:
+def _retried(fx: Effects, attempt: int, retrying: bool, error: str | None) -> None:
+    """Close the retry bracket, if one is open: it ends however retrying resolved."""
     if retrying:
         reads = fx.reads
         reads.emit(
@@ -119,8 +123,8 @@ def _retried(fx: Effects, attempt: int, retrying: bool, success: bool, final: As
                 run_id=reads.op.id,
                 step="assistant",
                 attempt=attempt,
-                success=success,
-                final_error=None if success else final.error_message,
+                success=error is None,
+                final_error=error,
             )
         )
 
@@ -131,8 +135,9 @@ def is_overflow(model: Model, max_tokens: int | None, message: AssistantMessage)
     return is_context_overflow(message, model.context_window) or is_recoverable_length(message, desired)
 
 
-async def give_up(fx: Effects, entry_id: str, error: OperationError, parent: TelemetryContext) -> None:
-    """Make a failure durable: the entry fulfils the last attempt's provisioned id."""
+async def give_up(fx: Effects, entry_id: str, error: OperationError, parent: TelemetryContext) -> AssistantMessage:
+    """Make a failure durable: the entry fulfils the last attempt's provisioned id. Returns its message."""
     model = fx.reads.model()
     message = give_up_message(model.ref, model.api, error, fx.reads.now_ms())
     await fx.append_entry(assistant_entry(entry_id, message), parent)
+    return message

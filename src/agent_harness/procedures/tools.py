@@ -3,6 +3,7 @@ abort left half done, each call at its own site in source order (harness-v2 §6,
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 
 from ..effects.base import Effects
 from ..events.catalog import ToolEnd, ToolStart
@@ -17,6 +18,7 @@ from ..loop.tools import (
 )
 from ..telemetry.context import TelemetryContext
 from ..types.codec import dump_object, load_tool_result
+from ..types.entries import ProvisionedEntry
 from ..types.json import JsonValue
 from ..types.messages import AssistantMessage, ToolCall, ToolResultMessage, Usage
 from ..types.records import AdjustmentUsage, ToolSettled, ToolStarted
@@ -36,18 +38,27 @@ from .build import (
     error_result,
     result_entry,
     result_message,
-    synthetic_result,
+    synthetic_message,
     tool_usage,
     usage_difference,
 )
 
 
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """A live turn while it grows: what `turn_end` will tell. Recovered work has no turn (harness-v2 §18)."""
+
+    id: str
+    message: AssistantMessage | None = None
+    results: list[ToolResultMessage] = field(default_factory=list[ToolResultMessage])  # source order
+
+
 async def run_tool_batch(
-    fx: Effects, assistant_entry_id: str, assistant: AssistantMessage, turn_id: str | None, parent: TelemetryContext
-) -> tuple[ToolResultMessage, ...]:
-    """The live path: every call of an assistant message that was just appended. Returns the results in source order."""
-    runner = _BatchRunner(fx, assistant_entry_id, turn_id, parent)
-    batch = await execute_tool_batch(
+    fx: Effects, assistant_entry_id: str, assistant: AssistantMessage, turn: Turn | None, parent: TelemetryContext
+) -> None:
+    """The live path: every call of an assistant message that was just appended. Results go to `turn` as well."""
+    runner = _BatchRunner(fx, assistant_entry_id, turn, parent)
+    await execute_tool_batch(
         assistant,
         fx.reads.tools(),
         runner.callbacks(),
@@ -55,16 +66,16 @@ async def run_tool_batch(
         signal=fx.reads.signal,
         now_ms=fx.reads.now_ms,
     )
-    return batch.messages
 
 
 class _BatchRunner:
     """The callbacks of one batch: all of its writes go through `fx`, in order."""
 
-    def __init__(self, fx: Effects, assistant_entry_id: str, turn_id: str | None, parent: TelemetryContext) -> None:
+    def __init__(self, fx: Effects, assistant_entry_id: str, turn: Turn | None, parent: TelemetryContext) -> None:
         self._fx = fx
         self._assistant_entry_id = assistant_entry_id
-        self._turn_id = turn_id
+        self._turn = turn
+        self._turn_id = turn.id if turn is not None else None
         self._parent = parent
         self._result_ids: dict[int, str] = {}
         self._raw_usage: dict[int, Usage] = {}
@@ -109,22 +120,26 @@ class _BatchRunner:
             ),
             self._parent,
         )
-        self.announce(prepared)
+        self.announce(prepared.tool_index, call, prepared.args)
 
     def resume_at(self, call: ToolCallState, started: ToolStarted) -> None:
         """Take over a call whose `tool_started` another process wrote."""
         self._result_ids[call.tool_index] = started.result_entry_id
 
-    def announce(self, prepared: PreparedToolCall) -> None:
-        reads, call = self._fx.reads, prepared.tool_call
+    def announce(self, index: int, call: ToolCall, args: Mapping[str, JsonValue]) -> None:
+        """Open the call's bracket, unless it is open. Every call has one, also one that was refused or interrupted."""
+        reads = self._fx.reads
+        if reads.tool_announced(index):
+            return
         reads.emit(
             ToolStart(
                 lane=reads.lane,
                 run_id=reads.op.id,
                 turn_id=self._turn_id,
+                tool_index=index,
                 tool_call_id=call.id,
                 tool_name=call.name,
-                args=prepared.args,
+                args=_copy(args),  # a tool may change what it is handed
                 recovery=reads.recovery,
             )
         )
@@ -185,20 +200,40 @@ class _BatchRunner:
         await self._adjust(index, entry_id, finalized.result.usage)
         terminate = finalized.result.terminate is True
         message = result_message(finalized, reads.now_ms())
+        self.announce(index, finalized.tool_call, finalized.tool_call.arguments)
+        await self._deliver(index, result_entry(entry_id, message, terminate), message, finalized.result)
+
+    async def synthesize(self, call: ToolCallState, text: str) -> None:
+        """An error result that no execution produced, under the provisioned id if the call has one."""
+        reads = self._fx.reads
+        entry_id = _started(call).result_entry_id if call.started is not None else reads.new_id()
+        args = _started(call).effective_args if call.started is not None else call.tool_call.arguments
+        self.announce(call.tool_index, call.tool_call, args)
+        message = synthetic_message(call.tool_call, text, reads.now_ms())
+        entry = result_entry(entry_id, message, terminate=False)
+        await self._deliver(call.tool_index, entry, message, error_result(text))
+
+    async def _deliver(
+        self, index: int, entry: ProvisionedEntry, message: ToolResultMessage, result: AgentToolResult
+    ) -> None:
+        reads = self._fx.reads
         reads.emit(
             ToolEnd(
                 lane=reads.lane,
                 run_id=reads.op.id,
                 turn_id=self._turn_id,
-                tool_call_id=finalized.tool_call.id,
-                tool_name=finalized.tool_call.name,
-                result=finalized.result,
-                is_error=finalized.is_error,
-                terminate=terminate,
+                tool_index=index,
+                tool_call_id=message.tool_call_id,
+                tool_name=message.tool_name,
+                result=result,
+                is_error=message.is_error,
+                terminate=result.terminate is True,
                 recovery=reads.recovery,
             )
         )
-        await self._fx.append_entry(result_entry(entry_id, message, terminate), self._parent)
+        await self._fx.append_entry(entry, self._parent)
+        if self._turn is not None:
+            self._turn.results.append(message)
 
     async def _adjust(self, index: int, entry_id: str, final: Usage | None) -> None:
         """A hook that corrects the reported usage corrects the ledger too."""
@@ -229,7 +264,7 @@ async def reconcile_tool_batch(
         if call.result_exists or fx.reads.aborting:
             continue
         if batch.truncated:
-            await _synthesize(fx, call, TRUNCATED, parent)
+            await runner.synthesize(call, TRUNCATED)
         elif call.settled is not None:
             await _finalize_settled(fx, runner, call, parent)
         elif call.started is not None:
@@ -270,11 +305,11 @@ async def _replay_or_interrupt(
     started = _started(call)
     tool = fx.reads.tool(started.tool_name)
     if started.replay != "safe" or tool is None or tool.replay != "safe":
-        await _synthesize(fx, call, INTERRUPTED, parent)
+        await runner.synthesize(call, INTERRUPTED)
         return
     runner.resume_at(call, started)
     prepared = _prepared(call, started, tool)
-    runner.announce(prepared)
+    runner.announce(call.tool_index, call.tool_call, prepared.args)
     await _execute(runner, prepared, runner.callbacks())
 
 
@@ -293,7 +328,7 @@ async def _finalize_settled(fx: Effects, runner: _BatchRunner, call: ToolCallSta
     settled = call.settled.body
     assert isinstance(settled, ToolSettled)
     if settled.result is None:
-        await _synthesize(fx, call, NOT_KEPT, parent)
+        await runner.synthesize(call, NOT_KEPT)
         return
     runner.resume_at(call, started)
     executed = ExecutedToolCall(result=load_tool_result(settled.result), is_error=settled.is_error)
@@ -329,17 +364,12 @@ def _absent_tool(started: ToolStarted) -> AgentTool:
     return AgentTool(name=started.tool_name, description="", parameters={}, execute=never)
 
 
-async def _synthesize(fx: Effects, call: ToolCallState, text: str, parent: TelemetryContext) -> None:
-    entry_id = _started(call).result_entry_id if call.started is not None else fx.reads.new_id()
-    await fx.append_entry(synthetic_result(entry_id, call.tool_call, text, fx.reads.now_ms()), parent)
-
-
-async def abort_tool_batch(fx: Effects, parent: TelemetryContext) -> None:
+async def abort_tool_batch(fx: Effects, parent: TelemetryContext, turn: Turn | None = None) -> None:
     """Close the batch of an aborting run: finished effects keep their results, the others get synthetic ones (A-4)."""
     batch = fx.reads.op.tool_batch
     if batch is None:
         return
-    runner = _BatchRunner(fx, batch.assistant_entry_id, None, parent)
+    runner = _BatchRunner(fx, batch.assistant_entry_id, turn, parent)
     for index in range(len(batch.calls)):
         call = _current(fx, batch, index)
         if call.result_exists:
@@ -347,4 +377,4 @@ async def abort_tool_batch(fx: Effects, parent: TelemetryContext) -> None:
         if call.settled is not None:
             await _finalize_settled(fx, runner, call, parent)
         else:
-            await _synthesize(fx, call, INTERRUPTED if call.started is not None else ABORTED, parent)
+            await runner.synthesize(call, INTERRUPTED if call.started is not None else ABORTED)
