@@ -167,12 +167,12 @@ def shorten_result(message: ToolResultMessage, max_chars: int) -> ToolResultMess
 
 
 def shorten_text(text: str, max_chars: int, mark: str = CUT_MARK) -> str:
-    """`text`, or its head and tail around a mark that says how many characters are missing; never inside one."""
-    if len(text) <= max_chars:
+    """`text`, or its head and tail around a mark that counts what is missing; never longer than before."""
+    said = mark.format(max(len(text) - max_chars, 0))
+    if len(text) <= max_chars + len(said):
         return text
     head = max_chars * 2 // 3
-    tail = max_chars - head
-    return text[:head] + mark.format(len(text) - head - tail) + text[len(text) - tail :]
+    return text[:head] + said + text[len(text) - (max_chars - head) :]
 
 
 # What a hook may supply ----------------------------------------------------------------------------------------------
