@@ -27,7 +27,9 @@ from ..lanes import jobs
 from ..lanes.lane import HOOK_OF, LaneRuntime
 from ..lanes.reads import LaneReads
 from ..loop.stream import StreamAssistantConfig, storable_message, stream_assistant, transport_error
+from ..loop.stream import presentable as presentable_delta
 from ..loop.tools import create_error_tool_result, execute_tool_call
+from ..loop.tools import presentable as presentable_report
 from ..options import SystemPromptContext
 from ..providers.base import (
     AssistantMessageEvent,
@@ -37,13 +39,14 @@ from ..providers.base import (
     StreamDelta,
     StreamOptions,
 )
+from ..session.stats import sum_usage
 from ..telemetry.context import TelemetryContext
 from ..types.actions import HookAction
 from ..types.entries import Entry, ProvisionedEntry
 from ..types.json import JsonValue
-from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle
-from ..types.records import LaneRecord, OperationError, Outcome, RecordBody, RunIntent
-from ..types.tools import AgentToolResult, ExecutedToolCall, PreparedToolCall
+from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle, Usage
+from ..types.records import LaneRecord, OperationError, Outcome, RecordBody, RunIntent, ToolStarted, ToolUsage
+from ..types.tools import AgentToolResult, ExecutedToolCall, PreparedToolCall, ToolOrigin
 from .base import AssistantRequest, FactWrite, Reads
 
 T = TypeVar("T")
@@ -185,6 +188,7 @@ class DirectEffects:
     def _stream_event(self, run_id: str, event: AssistantMessageEvent) -> None:
         if not isinstance(event, StreamDelta):
             return
+        event = presentable_delta(event)
         if not self._lane.view.message_open:
             self._lane.view.message_open = True
             self._lane.emit(MessageStart(lane=self._lane.name, run_id=run_id, message=event.partial))
@@ -200,8 +204,9 @@ class DirectEffects:
         finished = False
 
         def update(partial: AgentToolResult) -> None:
-            if finished:
-                return  # a late report of a call whose result is already decided
+            shown = presentable_report(partial)
+            if finished or shown is None:
+                return  # a late report of a call whose result is already decided, or none that can be shown
             lane.emit(
                 ToolUpdate(
                     lane=lane.name,
@@ -210,7 +215,7 @@ class DirectEffects:
                     tool_index=prepared.tool_index,
                     tool_call_id=call.id,
                     tool_name=call.name,
-                    partial_result=partial,
+                    partial_result=shown,
                 )
             )
 
@@ -229,9 +234,30 @@ class DirectEffects:
                 update=update
                 if prepared.tool.execute is not None
                 else lambda partial: _from_thread(loop, update, partial),
+                origin=await self._origin(prepared),
             )
         finally:
             finished = True
+
+    async def _origin(self, prepared: PreparedToolCall) -> ToolOrigin | None:
+        op = self._lane.op()
+        batch = op.tool_batch
+        if batch is None:
+            return None
+        started = batch.calls[prepared.tool_index].started
+        billed: list[Usage] = []
+        if self._lane.recovery and started is not None and isinstance(started.body, ToolStarted):
+            entry_id = started.body.result_entry_id
+            records = await self._env.session.find_records(lane=self._lane.name, type="usage", run_id=op.id)
+            billed = [r.body.usage for r in records if isinstance(r.body, ToolUsage) and r.body.entry_id == entry_id]
+        return ToolOrigin(
+            session_id=self._env.session.id,
+            lane=self._lane.name,
+            run_id=op.id,
+            assistant_entry_id=batch.assistant_entry_id,
+            tool_index=prepared.tool_index,
+            billed=sum_usage(billed) if billed else None,
+        )
 
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> AssistantMessage:
         """See `Effects`."""

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from ..outcomes import SuspendedOperation
 from ..providers.base import AssistantMessageEvent
-from ..types.entries import CompactionBody, Entry, MessageBody, ProvisionedEntry
+from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle, ToolResultMessage, Usage
 from ..types.records import CompactionReason, LaneRecord, OperationError, Outcome, StepKind
@@ -337,8 +337,7 @@ class CompactionEnd:
     run_id: str
     reason: CompactionReason
     outcome: Outcome
-    entry_id: str | None = None
-    entry: CompactionBody | None = None
+    entry: Entry | None = None
     from_hook: bool = False
     error: OperationError | None = None
     recovery: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from inspect import isawaitable
 
 from ..clock import Clock
-from ..errors import HarnessClosed, HarnessFault
+from ..errors import CorruptLog, HarnessClosed, HarnessFault, SessionError
 from ..events.bus import Events
 from ..events.catalog import Fault
 from ..hooks.runner import Hooks
@@ -80,7 +80,7 @@ class Environment:
                 self.fault = HarnessFault(f"the harness stopped: {type(cause).__name__}: {cause}", cause)
                 self.fault.__cause__ = cause
             self.session.refuse_writes(str(self.fault))
-            self.events.publish(Fault(code=type(cause).__name__, message=str(self.fault)))
+            self.events.publish(Fault(code=type(cause).__name__, message=_told(cause)))
             for callback in self.on_fault:
                 callback(self.fault)
         return self.fault
@@ -132,6 +132,12 @@ class Environment:
         """What a registered custom message tells the model."""
         registered = self.message_types.get(message.role)
         return registered.to_user(message) if registered is not None else None
+
+
+def _told(cause: BaseException) -> str:
+    """What watchers read of a fault: our own errors carry no content, the text of any other exception may."""
+    ours = isinstance(cause, HarnessFault | CorruptLog | SessionError)
+    return f"the harness stopped: {type(cause).__name__}" + (f": {cause}" if ours else "")
 
 
 async def _awaited(value: Awaitable[object]) -> object:

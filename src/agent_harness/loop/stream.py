@@ -14,6 +14,7 @@ from ..providers.base import (
     OnResponse,
     ProviderContext,
     RequestContext,
+    StreamDelta,
     StreamEnd,
     StreamOptions,
     ToolSpec,
@@ -21,7 +22,7 @@ from ..providers.base import (
 from ..session.context import to_provider_messages, unique_call_ids
 from ..telemetry.context import NOOP, TelemetryContext
 from ..types.codec import dump, load_message
-from ..types.json import canon, replace_surrogates
+from ..types.json import canon, check_text, replace_surrogates
 from ..types.messages import (
     AgentMessage,
     AssistantContent,
@@ -136,6 +137,19 @@ def storable_message(message: AssistantMessage, model: Model, now_ms: int) -> As
         error_message="the provider sent an answer that cannot be stored",
         error_code="invalid_response",
     )
+
+
+def presentable(delta: StreamDelta) -> StreamDelta:
+    """A piece of a stream as watchers may see it: valid text and JSON, like the settled message that follows."""
+    try:
+        dump(delta.partial)
+        check_text(delta.delta)
+    except (ValueError, TypeError, RecursionError):
+        cleaned = [_clean_part(part) for part in delta.partial.content]
+        shown = replace(delta.partial, content=tuple(cleaned))
+        partial = shown if _survives(shown) else replace(delta.partial, content=())
+        return replace(delta, delta=replace_surrogates(delta.delta), partial=partial)
+    return delta
 
 
 def _survives(message: AssistantMessage) -> bool:

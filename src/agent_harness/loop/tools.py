@@ -21,7 +21,9 @@ from ..types.tools import (
     ImmediateOutcome,
     PreparedToolCall,
     ToolBatchResult,
+    ToolFailed,
     ToolInvocation,
+    ToolOrigin,
 )
 
 CANCEL_GRACE_SECONDS = 5.0
@@ -140,6 +142,7 @@ async def execute_tool_call(
     *,
     context: object = None,
     update: Callable[[AgentToolResult], None] | None = None,
+    origin: ToolOrigin | None = None,
 ) -> ExecutedToolCall:
     """Run the tool. Never raises for the tool's own failures: they become error results.
 
@@ -153,6 +156,7 @@ async def execute_tool_call(
         signal=signal,
         context=context,
         update=update or (lambda _partial: None),
+        origin=origin,
     )
     if signal.aborted:
         return _interrupted()
@@ -179,6 +183,8 @@ async def execute_tool_call(
         # Without an abort the cancellation was the tool's own, and it is over: not interrupted, failed.
         return _interrupted() if signal.aborted else _failed("CancelledError")
     outcome = work.result()
+    if isinstance(outcome, ToolFailed):
+        return replace(_settled(outcome.result), is_error=True)
     if isinstance(outcome, BaseException):
         return _failed(f"{type(outcome).__name__}: {outcome}" if str(outcome) else type(outcome).__name__)
     return _settled(outcome)
@@ -220,6 +226,12 @@ def _settled(result: object) -> ExecutedToolCall:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         return _failed(f"the tool's result cannot be kept: {error}")
     return ExecutedToolCall(result=kept, is_error=False)
+
+
+def presentable(partial: object) -> AgentToolResult | None:
+    """A progress report as watchers may see it: a copy that is JSON; None for what is not."""
+    settled = _settled(partial)
+    return None if settled.is_error else settled.result
 
 
 def storable(result: AgentToolResult) -> AgentToolResult:

@@ -80,14 +80,12 @@ class _Compaction:
 
     def end(self, outcome: Outcome, error: OperationError | None = None) -> CompactionEnd:
         """The event that closes the bracket."""
-        entry = self.entry if outcome == "completed" else None
         return CompactionEnd(
             lane=self._reads.lane,
             run_id=self._run_id,
             reason=self._reason,
             outcome=outcome,
-            entry_id=entry.id if entry is not None else None,
-            entry=entry.body if entry is not None and isinstance(entry.body, CompactionBody) else None,
+            entry=self.entry if outcome == "completed" else None,
             from_hook=self._from_hook,
             error=error,
             recovery=self._recovery,
