@@ -76,7 +76,7 @@ async def crash_points(
     copier = _Copier(directory)
     repo = make_repo(copier.folder())
     session = await repo.create(id=SESSION_ID)
-    world = World(copier.folder() / "world")
+    world = World(copier.folder() / "world", repo)
     copies = await _drive(scenario, copier, _Live(repo=repo, session=session, world=world), scenario.act, "")
     for copy in copies:
         async for point in _reopened(scenario, copier, copy, depth, 1):
@@ -109,7 +109,8 @@ class _Copier:
         folder = self.folder()
         store = folder / "store"
         store.mkdir()
-        return _Copy(label=label, repo=await repo.snapshot(store), world=world.copy(folder / "world"))
+        twin = await repo.snapshot(store)
+        return _Copy(label=label, repo=twin, world=world.copy(folder / "world", twin))
 
 
 async def _drive(scenario: Scenario, copier: _Copier, live: _Live, act: Act, prefix: str) -> list[_Copy]:

@@ -3,12 +3,16 @@
 import shutil
 from pathlib import Path
 
+from ..session.repo import SessionRepo
+
 
 class World:
-    """A folder with files and counters."""
+    """A folder with files and counters; `repo` is the store that the scenario's session lives in, for tools that open
+    sessions of their own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, repo: SessionRepo | None = None) -> None:
         self.root = root
+        self.repo = repo
         root.mkdir(parents=True, exist_ok=True)
 
     def bump(self, name: str) -> int:
@@ -22,7 +26,7 @@ class World:
         path = self.root / f"{name}.count"
         return int(path.read_text()) if path.exists() else 0
 
-    def copy(self, target: Path) -> "World":
-        """The same world in another folder."""
+    def copy(self, target: Path, repo: SessionRepo | None = None) -> "World":
+        """The same world in another folder, beside a copy of the store."""
         shutil.copytree(self.root, target)
-        return World(target)
+        return World(target, repo)

@@ -39,6 +39,27 @@ class CancelSignal(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOrigin:
+    """Where a durable call stands. (session, assistant entry, index) is its identity, the same in every replay; the
+    call's id is the provider's and may repeat from turn to turn."""
+
+    session_id: str
+    lane: str
+    run_id: str
+    assistant_entry_id: str
+    tool_index: int  # 0-based among the calls of the assistant message (A-3)
+    billed: Usage | None = None  # what the ledger holds already of an earlier execution of this call
+
+
+class ToolFailed(Exception):
+    """Raised by a tool whose failure is more than a text: the result, usage included, becomes the error result."""
+
+    def __init__(self, result: AgentToolResult) -> None:
+        super().__init__("the tool failed")
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
     """Everything a tool's function is handed."""
 
@@ -47,6 +68,7 @@ class ToolInvocation:
     signal: CancelSignal
     context: object = None  # the application's tool_context
     update: Callable[[AgentToolResult], None] = field(default=lambda _partial: None)
+    origin: ToolOrigin | None = None  # None outside of a session, in the in-memory loop
 
 
 ToolFunction: TypeAlias = Callable[[ToolInvocation], Awaitable[AgentToolResult]]
