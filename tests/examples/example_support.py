@@ -62,8 +62,14 @@ def scenario(
     return Scenario(name=name, build=build, act=act)
 
 
-async def recovered(scenario: Scenario, store: str, directory: Path, *, depth: int = 2) -> AsyncIterator[CrashPoint]:
-    """Each crash point of an accepted run, resumed to its end; sound, and without a failed handler."""
+async def recovered(
+    scenario: Scenario, store: str, directory: Path, *, depth: int | None = None
+) -> AsyncIterator[CrashPoint]:
+    """Each crash point of an accepted run, resumed to its end; sound, and without a failed handler.
+
+    Recoveries crash as well (`depth` 2) on memory; on SQLite, where each costs a database, only where asked for.
+    """
+    depth = depth or (2 if store == "memory" else 1)
     seen = 0
     async for point in crash_points(scenario, lambda path: make_repo(store, path), directory, depth=depth):
         await point.recover()
@@ -81,7 +87,7 @@ async def recovered(scenario: Scenario, store: str, directory: Path, *, depth: i
         assert [e.message.tool_call_id for e in entries if isinstance(e.message, ToolResultMessage)] == calls
         seen += 1
         yield point
-    assert seen > 20, f"only {seen} crash points were derived"
+    assert seen >= 15, f"only {seen} crash points were derived"
 
 
 async def results(session: Session) -> list[ToolResultMessage]:

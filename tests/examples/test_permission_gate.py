@@ -5,9 +5,10 @@ from pathlib import Path
 
 from agent_harness import AssistantMessage, ToolResultMessage
 from agent_harness.hooks.catalog import BeforeTool
-from agent_harness.testing import ScriptedRequest, World, answer, call
+from agent_harness.testing import ScriptedRequest, World, answer, call, crash_points
 from examples.permission_gate import PermissionGate
 from tests.examples.example_support import on_memory_and_sqlite, outcome, recovered, results, scenario
+from tests.support.backends import make_repo
 from tests.support.scenarios import counting_tool, text_of
 
 
@@ -58,9 +59,6 @@ async def test_a_gate_that_gets_no_answer_refuses(store: str, tmp_path: Path) ->
 
     def silent(world: World) -> PermissionGate:
         return PermissionGate({"look": "allow", "erase": "refuse"}, ask=never, timeout_ms=1)
-
-    from agent_harness.testing import crash_points
-    from tests.support.backends import make_repo
 
     work = scenario("silent gate", three_calls, tools=tools, extensions=lambda world: [silent(world)])
     seen = 0

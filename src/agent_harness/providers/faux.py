@@ -101,6 +101,13 @@ class ScriptedProvider:
         self, model: Model, context: ProviderContext, options: StreamOptions, request: RequestContext
     ) -> AsyncIterator[AssistantMessageEvent]:
         """See `Provider`."""
+        if request.signal.aborted:  # as the adapters do: nothing is sent, so nothing is paid for
+            refused = answer(stop_reason="aborted", error_message="Request was aborted", usage=Usage())
+            now = request.now_ms() if request.now_ms is not None else 0
+            yield StreamEnd(
+                message=replace(refused, provider=model.provider, model=model.id, api=model.api, timestamp=now)
+            )
+            return
         asked = ScriptedRequest(model=model, context=context, options=options)
         self.requests.append(asked)
         if request.on_payload is not None:
