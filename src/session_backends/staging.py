@@ -162,7 +162,9 @@ class Staged:
             id=value.id, seq=self._next_seq, parent_id=self.leaf_of(lane), timestamp=timestamp, body=value.body
         )
         place = encode({"parentId": entry.parent_id, "seq": entry.seq, "timestamp": timestamp})
-        return self._add(Mutation(item=EntryItem(seq=entry.seq, entry=entry), wire=_join(wire, place), lane=lane))
+        return self._add(
+            Mutation(item=EntryItem(seq=entry.seq, entry=entry, lane=lane), wire=_join(wire, place), lane=lane)
+        )
 
     def append_record(self, value: NewRecord, wire: bytes, timestamp: int) -> Mutation:
         """A record of its lane; `wire` is its sealed form.

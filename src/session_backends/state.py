@@ -42,6 +42,7 @@ class EntryRow:
     id: str
     type: EntryType
     custom_type: str | None
+    lane: str | None
     wire: bytes = field(repr=False)
     parent: "EntryRow | None" = field(repr=False)
     above: "tuple[EntryRow | None, ...]" = field(repr=False)  # nearest ancestor of each type, in the order of _SLOT
@@ -170,6 +171,7 @@ class SessionState:
             type=entry.type,
             custom_type=entry.body.custom_type if isinstance(entry.body, CustomBody) else None,
             wire=mutation.wire,
+            lane=mutation.lane,
             parent=parent,
             above=above,
         )
@@ -307,7 +309,7 @@ def read_record(wire: bytes) -> LaneRecord:
 def _log_item(row: Row) -> LogItem:
     match row:
         case EntryRow():
-            return EntryItem(seq=row.seq, entry=read_entry(row.wire))
+            return EntryItem(seq=row.seq, entry=read_entry(row.wire), lane=row.lane)
         case RecordRow():
             return RecordItem(seq=row.seq, record=read_record(row.wire))
         case LaneItem() | NameItem() | LabelItem():

@@ -444,6 +444,14 @@ class AgentLane:
         """
         return await self._gate().peek()
 
+    async def parked_actions(self) -> tuple[ActionInfo, ...]:
+        """All parked actions, the next one first: several while a parallel batch runs.
+
+        Raises:
+            RuntimeError: the harness does not drive manually.
+        """
+        return self._gate().parked
+
     async def execute_action(self, tool_call_id: str | None = None) -> ActionInfo | None:
         """Release exactly the parked action and return the next one.
 

@@ -73,11 +73,12 @@ class SessionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryItem:
-    """Log: an entry was appended."""
+    """Log: an entry was appended; `lane` is the one whose leaf it became, None for an imported entry."""
 
     kind: Literal["entry"] = "entry"
     seq: int
     entry: Entry
+    lane: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

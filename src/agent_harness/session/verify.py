@@ -40,8 +40,8 @@ class _Verifier:
             self._find("sequence_gap", f"sequence {item.seq} follows {self.last_seq}", None, None, item.seq)
         self.last_seq = item.seq
         match item:
-            case EntryItem(entry=entry):
-                self._entry(entry)
+            case EntryItem(entry=entry, lane=lane):
+                self._entry(entry, lane)
             case RecordItem(record=record):
                 self._record(record)
             case LaneItem(lane=lane, leaf_id=leaf):
@@ -60,21 +60,15 @@ class _Verifier:
             lane, LaneReductionResult(lane_state=LaneState(lane=lane), effective_configuration=_NO_CONFIGURATION)
         )
 
-    def _entry(self, entry: Entry) -> None:
+    def _entry(self, entry: Entry, lane: str | None) -> None:
         self._unique(entry.id, entry.seq)
         if entry.parent_id is not None and entry.parent_id not in self.entries:
             self._find(
                 "unknown_entry", f"entry {entry.id} has missing parent {entry.parent_id}", None, entry.id, entry.seq
             )
         self.entries[entry.id] = entry
-        # An entry advances the lane whose leaf is its parent and whose operation expects it; a log item carries no
-        # lane, so the lane is the one with an open operation at that leaf, else the first at that leaf.
-        at_leaf = [s for s in self.lanes.values() if s.lane_state.leaf_id == entry.parent_id]
-        owner = next((s for s in at_leaf if s.lane_state.operation is not None), at_leaf[0] if at_leaf else None)
-        if owner is None and entry.parent_id is None and not self.lanes:
-            owner = self._lane("main")
-        if owner is not None:
-            self._fold(owner.lane_state.lane, owner, entry, entry.seq)
+        if lane is not None:  # an imported entry advances no lane
+            self._fold(lane, self._lane(lane), entry, entry.seq)
 
     def _record(self, record: LaneRecord) -> None:
         self._unique(record.id, record.seq)

@@ -121,7 +121,7 @@ def decode_line(raw: bytes) -> Line:
             case "entry":
                 lane = _optional_text(wire, "lane")
                 entry = load_entry({k: v for k, v in wire.items() if k not in ("kind", "lane")})
-                return Line(item=EntryItem(seq=entry.seq, entry=entry), lane=lane, keys=keys)
+                return Line(item=EntryItem(seq=entry.seq, entry=entry, lane=lane), lane=lane, keys=keys)
             case "record":
                 record = load_record({k: v for k, v in wire.items() if k != "kind"})
                 return Line(item=RecordItem(seq=record.seq, record=record), keys=keys)

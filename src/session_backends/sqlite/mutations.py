@@ -77,20 +77,22 @@ def append_entry(
         timestamp=timestamp,
         body=sealed.value.body,
     )
-    insert_entry(conn, session_id, entry, encode(sealed.wire))
+    insert_entry(conn, session_id, entry, encode(sealed.wire), lane)
     conn.execute("UPDATE lanes SET leaf_id = ? WHERE session_id = ? AND lane = ?", (entry.id, session_id, lane))
     if isinstance(entry.body, MessageBody):
         _save_stats(conn, session_id, count_entry(load_stats(conn, session_id), entry))
     return entry
 
 
-def insert_entry(conn: sqlite3.Connection, session_id: str, entry: Entry, payload: bytes) -> None:
-    """The entry's row and its place in the branch cache."""
+def insert_entry(
+    conn: sqlite3.Connection, session_id: str, entry: Entry, payload: bytes, lane: str | None = None
+) -> None:
+    """The entry's row and its place in the branch cache; `lane` is the one whose leaf it becomes."""
     custom_type = branches.custom_type_of(entry)
     conn.execute(
-        """INSERT INTO entries (session_id, seq, id, parent_id, type, custom_type, timestamp, payload)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
-        (session_id, entry.seq, entry.id, entry.parent_id, entry.type, custom_type, entry.timestamp, payload),
+        """INSERT INTO entries (session_id, seq, id, parent_id, type, custom_type, timestamp, payload, lane)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (session_id, entry.seq, entry.id, entry.parent_id, entry.type, custom_type, entry.timestamp, payload, lane),
     )
     branches.append(conn, session_id, entry)
 

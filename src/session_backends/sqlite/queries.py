@@ -210,7 +210,9 @@ def records_sql(session_id: str, query: RecordQuery) -> tuple[LiteralString, Par
     return _RECORD + " AND ".join(where) + order, params
 
 
-LOG_ENTRIES: LiteralString = _ENTRY + "session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+LOG_ENTRIES: LiteralString = (
+    "SELECT seq, parent_id, timestamp, payload, lane FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+)
 LOG_RECORDS: LiteralString = _RECORD + "session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 LOG_LANES: LiteralString = (
     "SELECT seq, lane, leaf_id FROM lane_moves WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -224,7 +226,10 @@ def get_log(conn: sqlite3.Connection, session_id: str, after_seq: int, limit: in
     """Everything above `after_seq`, merged by sequence number."""
     values = (session_id, after_seq, limit or ALL)
     parts: list[list[LogItem]] = [
-        [EntryItem(seq=row[0], entry=_entry(row)) for row in conn.execute(LOG_ENTRIES, values).fetchall()],
+        [
+            EntryItem(seq=row[0], entry=_entry(row[:4]), lane=row[4])
+            for row in conn.execute(LOG_ENTRIES, values).fetchall()
+        ],
         [RecordItem(seq=row[0], record=_record(row)) for row in conn.execute(LOG_RECORDS, values).fetchall()],
         [LaneItem(seq=row[0], lane=row[1], leaf_id=row[2]) for row in conn.execute(LOG_LANES, values).fetchall()],
         [_fact(row) for row in conn.execute(LOG_FACTS, values).fetchall()],

@@ -40,7 +40,8 @@ STATEMENTS: tuple[LiteralString, ...] = (
         type TEXT NOT NULL,
         custom_type TEXT,
         timestamp INTEGER NOT NULL,
-        payload BLOB NOT NULL
+        payload BLOB NOT NULL,
+        lane TEXT
     )""",
     "CREATE UNIQUE INDEX entries_seq ON entries (session_id, seq)",
     "CREATE UNIQUE INDEX entries_id ON entries (session_id, id)",
