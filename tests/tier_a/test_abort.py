@@ -1,12 +1,12 @@
 """Abort before and after each durable point, and its reconciliation in recovery (harness-v2 §6, A-4)."""
 
 import pytest
-from tests.support.prefix import Prefix, calls, errored, real
-from tests.support.rig import Calls, assert_sound, open_rig, results_of, said
 
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import answer, check_fixed_point, start
 from agent_harness.types.messages import ToolResultMessage
+from tests.support.prefix import Prefix, calls, errored, real
+from tests.support.rig import Calls, assert_sound, open_rig, results_of, said
 
 END = ["E assistant aborted", "R operation_finished"]
 

@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.support.prefix import HANDLE, Prefix, calls, errored
-from tests.support.rig import Calls, Rig, assert_sound, open_rig, turns
 
 from agent_harness.errors import HarnessFault
 from agent_harness.providers.base import Model, ModelRegistry, RequestContext
@@ -13,6 +11,8 @@ from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import RecordItem
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, drive_until, start
 from agent_harness.types.messages import DeferredHandle, Usage
+from tests.support.prefix import HANDLE, Prefix, calls, errored
+from tests.support.rig import Calls, Rig, assert_sound, open_rig, turns
 
 PARKED = ["R operation_started", "E user", "R step_attempt", "E assistant deferred"]
 NOTHING = Usage()

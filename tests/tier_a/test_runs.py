@@ -1,14 +1,14 @@
 """Recovery outside of tool batches: input, queues, deferred writes, failures, attempts (harness-v2 §7)."""
 
 import pytest
-from tests.support.prefix import Prefix, calls, errored
-from tests.support.rig import Calls, Rig, assert_sound, open_rig
 
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import EntryItem
 from agent_harness.testing import answer
 from agent_harness.types.messages import AssistantMessage, UserMessage
 from agent_harness.types.records import QueueName
+from tests.support.prefix import Prefix, calls, errored
+from tests.support.rig import Calls, Rig, assert_sound, open_rig
 
 
 async def resumed(rig: Rig, kind: str = "completed") -> list[str]:

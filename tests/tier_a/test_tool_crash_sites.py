@@ -1,16 +1,16 @@
 """Recovery of tool batches: every X state of harness-v2 §6, replay declarations, source order, A-4."""
 
 import pytest
-from tests.support.prefix import Prefix, real
-from tests.support.rig import Calls, Rig, assert_sound, open_rig, results_of, said
 
 from agent_harness.hooks.catalog import AfterTool, ToolResultPatch
 from agent_harness.session.repo import SessionRepo
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import RecordItem
 from agent_harness.testing import answer
 from agent_harness.types.messages import TextContent, Usage
 from agent_harness.types.records import Replay
+from agent_harness.types.usage import sum_usage
+from tests.support.prefix import Prefix, real
+from tests.support.rig import Calls, Rig, assert_sound, open_rig, results_of, said
 
 BATCH = ["R operation_started", "E user", "R step_attempt", "E assistant toolUse"]
 REST = ["R step_attempt", "E assistant stop", "R operation_finished"]

@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.prefix import RUN, Prefix, real, user
-from tests.support.rig import Calls, open_rig
 
 from agent_harness.errors import CorruptLog, OperationOpen
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import answer
 from agent_harness.types.messages import TextContent, ToolResultMessage
 from agent_harness.types.records import QueueCancelled, StepAttempt, ToolStarted
+from tests.support.prefix import RUN, Prefix, real, user
+from tests.support.rig import Calls, open_rig
 
 Write = Callable[[Prefix], Awaitable[None]]
 BROKEN: dict[str, tuple[str, Write]] = {}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.support.rig import Calls, Rig, open_rig, until
 
 from agent_harness import Ok, StreamOptions
 from agent_harness.hooks.catalog import (
@@ -18,12 +17,13 @@ from agent_harness.procedures.compaction import CONTEXT_OVERFLOW
 from agent_harness.procedures.run import TRUNCATION
 from agent_harness.providers.base import Model, ModelRegistry
 from agent_harness.session.repo import SessionRepo
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import RecordItem
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, Trace, answer, start
 from agent_harness.types.messages import AssistantMessage, Usage
 from agent_harness.types.records import RequestUsage, StepAttempt
 from agent_harness.types.structural import CompactResult
+from agent_harness.types.usage import sum_usage
+from tests.support.rig import Calls, Rig, open_rig, until
 
 TOO_LARGE = answer(error_message="prompt is too long", error_code="overflow", usage=Usage(input=3))
 

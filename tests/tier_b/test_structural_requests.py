@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.support.rig import Calls, Rig, open_rig, turns
 
 from agent_harness import Err, InvalidPayload, Ok, StreamOptions
 from agent_harness.errors import InvalidWrite, WriteRefused
@@ -35,6 +34,7 @@ from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequ
 from agent_harness.types.entries import CompactionBody
 from agent_harness.types.messages import CompactionSummaryMessage, ToolResultMessage, Usage, UserMessage
 from agent_harness.types.structural import CompactResult, NavigateOptions, SummaryResult
+from tests.support.rig import Calls, Rig, open_rig, turns
 
 FULL = Usage(input=90_000, output=10)
 

@@ -1,7 +1,6 @@
 """Compaction and navigation write exactly the traces of harness-v2 §6, letter by letter."""
 
 import pytest
-from tests.support.rig import Calls, Rig, open_rig
 
 from agent_harness import Ok
 from agent_harness.hooks.catalog import BeforeCompaction, BeforeNavigation, CompactionDecision, NavigationDecision
@@ -19,6 +18,7 @@ from agent_harness.types.entries import BranchSummaryBody, CompactionBody
 from agent_harness.types.messages import Usage
 from agent_harness.types.records import HookUsage, StepAttempt
 from agent_harness.types.structural import CompactResult, NavigateOptions, SummaryResult
+from tests.support.rig import Calls, Rig, open_rig
 
 OVERLOADED = answer(error_message="overloaded", error_code="overloaded")
 FULL = Usage(input=90_000, output=10)  # of a window of 100,000 with 16,384 reserved

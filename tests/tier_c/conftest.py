@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+
 from tests.support.rig import close_rigs
 
 

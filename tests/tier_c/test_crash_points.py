@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent_harness.session.session import Session
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import EntryItem, RecordItem
 from agent_harness.testing import CrashPoint, Scenario, crash_points
 from agent_harness.types.messages import AssistantMessage, ToolResultMessage
+from agent_harness.types.usage import sum_usage
 from tests.support.backends import make_repo
 from tests.support.scenarios import (
     BLOCKED,

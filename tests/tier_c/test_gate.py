@@ -7,8 +7,6 @@ from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
-from tests.support.prefix import calls, errored
-from tests.support.rig import Calls, Held, Rig, assert_sound, open_rig, turns, until
 
 from agent_harness.errors import HarnessClosed
 from agent_harness.hooks.catalog import ToolDecision
@@ -18,6 +16,8 @@ from agent_harness.testing import answer, check_fixed_point, drive_until, start
 from agent_harness.types.actions import ActionInfo, ExecuteToolAction
 from agent_harness.types.codec import dump_entry, dump_record
 from session_backends import MemorySessionRepo
+from tests.support.prefix import calls, errored
+from tests.support.rig import Calls, Held, Rig, assert_sound, open_rig, turns, until
 
 
 def normalised(log: list[LogItem]) -> list[Any]:

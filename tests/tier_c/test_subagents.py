@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.backends import make_repo
-from tests.support.children import Copies, family, resume_all
-from tests.support.scenarios import text_of
 
 from agent_harness import Session
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import EntryItem, RecordItem
 from agent_harness.testing import World, crash_points
 from agent_harness.testing.crash import SESSION_ID
 from agent_harness.types.messages import AssistantMessage, ToolResultMessage
 from agent_harness.types.records import ToolUsage
+from agent_harness.types.usage import sum_usage
+from tests.support.backends import make_repo
+from tests.support.children import Copies, family, resume_all
+from tests.support.scenarios import text_of
 
 TWO_TURNS = (("bed 1", "bed 2"), ("bed 3",))
 ONE = (("bed 1",),)

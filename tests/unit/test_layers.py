@@ -48,6 +48,7 @@ LAYERS = {
     "agent_harness.lanes.restore": 4,
     "agent_harness.lanes.messages": 4,
     "agent_harness.extensions": 5,
+    "agent_harness.extensions.api": 6,  # names the harness in its contract
     "agent_harness.extensions.resources": 2,
     "agent_harness.tools": 5,
     "agent_harness.settings": 5,

@@ -39,7 +39,6 @@ from ..providers.base import (
     StreamDelta,
     StreamOptions,
 )
-from ..session.stats import sum_usage
 from ..telemetry.context import TelemetryContext
 from ..types.actions import HookAction
 from ..types.entries import Entry, ProvisionedEntry
@@ -47,6 +46,7 @@ from ..types.json import JsonValue
 from ..types.messages import AgentMessage, AssistantMessage, DeferredHandle, Usage
 from ..types.records import LaneRecord, OperationError, Outcome, RecordBody, RunIntent, ToolStarted, ToolUsage
 from ..types.tools import AgentToolResult, ExecutedToolCall, PreparedToolCall, ToolOrigin
+from ..types.usage import sum_usage
 from .base import AssistantRequest, FactWrite, Reads
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Extensions: objects that build on hooks, events, lanes and the session's log, and on nothing private (decisions §8)."""
+"""Extensions: objects that build on hooks, events, lanes and the log, and on nothing private (decisions section 8)."""
 
 from __future__ import annotations
 

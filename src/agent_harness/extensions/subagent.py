@@ -19,7 +19,6 @@ from ..clock import Clock, SystemClock
 from ..errors import SessionExists
 from ..lanes.surface import AgentLane
 from ..outcomes import CreateLaneRejected, LaneBusy, LaneExists, NothingToResume, OperationOutcome, RunSuspended
-from ..procedures.build import usage_difference
 from ..result import Err, Ok, Result
 from ..session.repo import SessionRepo
 from ..session.session import MAIN, Session
@@ -27,6 +26,7 @@ from ..types.json import JsonValue
 from ..types.messages import AssistantMessage, TextContent, Usage
 from ..types.records import LaneRecord, OperationFinished
 from ..types.tools import AgentTool, AgentToolResult, ToolFailed, ToolInvocation, ToolOrigin
+from ..types.usage import usage_difference
 
 LOCK_WAIT_SECONDS = 10.0
 """How long a replay waits for the previous execution to let go of the child session."""

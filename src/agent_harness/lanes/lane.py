@@ -26,7 +26,6 @@ from ..events.catalog import (
 from ..outcomes import OperationOutcome, RunSuspended
 from ..reducer.fold import Fact, apply
 from ..session.context import project_entries, project_entry
-from ..session.stats import add_usage
 from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.records import (
@@ -44,6 +43,7 @@ from ..types.records import (
     WriteDeferred,
 )
 from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState, Reconfigured
+from ..types.usage import add_usage
 from .environment import Environment
 from .line import MutationLine
 from .live import LiveView, queues
@@ -337,7 +337,7 @@ class LaneRuntime:
         self.outcome = outcome
         task = asyncio.get_running_loop().create_task(self._drive(procedure, outcome, before))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: self._ended(ended, outcome))
         self.procedure = task
         self._settle_idle()
         return outcome

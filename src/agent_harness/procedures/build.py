@@ -3,7 +3,6 @@
 from ..types.entries import MessageBody, ProvisionedEntry
 from ..types.messages import (
     AssistantMessage,
-    Cost,
     TerminalStopReason,
     TextContent,
     ToolCall,
@@ -117,24 +116,6 @@ def terminal(message: AssistantMessage) -> TerminalStopReason:
 def tool_usage(run_id: str, entry_id: str, call_id: str, usage: Usage) -> ToolUsage:
     """The ledger's record of a tool's nested model work."""
     return ToolUsage(run_id=run_id, entry_id=entry_id, tool_call_id=call_id, usage=usage)
-
-
-def usage_difference(newer: Usage, older: Usage) -> Usage:
-    """What to adjust the ledger by when a hook corrects a reported usage."""
-    return Usage(
-        input=newer.input - older.input,
-        output=newer.output - older.output,
-        cache_read=newer.cache_read - older.cache_read,
-        cache_write=newer.cache_write - older.cache_write,
-        total_tokens=newer.total_tokens - older.total_tokens,
-        cost=Cost(
-            input=newer.cost.input - older.cost.input,
-            output=newer.cost.output - older.cost.output,
-            cache_read=newer.cost.cache_read - older.cost.cache_read,
-            cache_write=newer.cost.cache_write - older.cost.cache_write,
-            total=newer.cost.total - older.cost.total,
-        ),
-    )
 
 
 def error_result(text: str) -> AgentToolResult:

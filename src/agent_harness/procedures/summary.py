@@ -21,11 +21,11 @@ from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow
-from ..session.stats import sum_usage
 from ..telemetry.context import TelemetryContext
 from ..types.messages import AssistantMessage, Usage, UserMessage
 from ..types.records import CompactionReason, OperationError, StepAttempt
 from ..types.structural import SummaryResult
+from ..types.usage import sum_usage
 from .build import message_error, request_usage
 from .signals import Aborted, RunFailed
 

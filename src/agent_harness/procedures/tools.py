@@ -30,6 +30,7 @@ from ..types.tools import (
     FinalizedToolCall,
     PreparedToolCall,
 )
+from ..types.usage import usage_difference
 from .build import (
     ABORTED,
     INTERRUPTED,
@@ -40,7 +41,6 @@ from .build import (
     result_message,
     synthetic_message,
     tool_usage,
-    usage_difference,
 )
 
 

@@ -21,13 +21,13 @@ from ..providers.faux import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, 
 from ..result import Ok
 from ..session.repo import SessionRepo
 from ..session.session import Session
-from ..session.stats import sum_usage
 from ..session.storage import EntryItem, RecordItem
 from ..types.actions import ExecuteToolAction
 from ..types.entries import MessageBody
 from ..types.messages import AssistantMessage, DeferredHandle, TextContent, ToolResultMessage, Usage, UserMessage
 from ..types.records import OperationFinished, OperationStarted, RunIntent, ToolStarted
 from ..types.tools import AgentTool, AgentToolResult, ToolInvocation
+from ..types.usage import sum_usage
 from .clock import ManualClock
 from .drive import start
 from .fixed_point import check_fixed_point

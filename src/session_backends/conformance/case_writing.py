@@ -12,11 +12,11 @@ from agent_harness.errors import (
     UnknownEntry,
     UnknownLane,
 )
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import EntryItem, LanePointer, RecordItem, SessionStats
 from agent_harness.types.entries import Entry, ProvisionedEntry
 from agent_harness.types.messages import Cost, Usage
 from agent_harness.types.records import LaneRecord, OperationKind
+from agent_harness.types.usage import sum_usage
 
 from .busy import answers, fill
 from .checks import equal, raises, true

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from agent_harness.errors import CorruptSession, UnsupportedFormat
 from agent_harness.session.core import MAX_NAME
-from agent_harness.session.stats import sum_usage
 from agent_harness.session.storage import Diagnostic
 from agent_harness.types.codec import Wire, dump
 from agent_harness.types.entries import Entry
 from agent_harness.types.json import InvalidJson, JsonValue
 from agent_harness.types.messages import Usage
+from agent_harness.types.usage import sum_usage
 
 from .v3_entries import entry_usage
 from .v3_lines import Findings, Line, read_lines
