@@ -173,7 +173,7 @@ def test_importing_the_core_loads_no_sdk_and_no_sqlite() -> None:
 
     code = (
         "import sys, agent_harness, session_backends;"
-        "bad = {'openai', 'anthropic', 'google.genai', 'mcp', 'typer', 'rich', 'sqlite3', 'aiosqlite', 'httpx', 'httpx2'};"
+        "bad = {'openai', 'anthropic', 'google.genai', 'mcp', 'typer', 'rich', 'sqlite3', 'aiosqlite', 'httpx2'};"
         "print(sorted(bad & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -115,7 +115,7 @@ class ScriptedProvider:
         final = await self._next(asked)
         now = request.now_ms() if request.now_ms is not None else 0
         final = replace(final, provider=model.provider, model=model.id, api=model.api, timestamp=now)
-        if request.signal.aborted:
+        if _aborted(request):
             final = replace(final, content=(), stop_reason="aborted", error_message="Request was aborted")
         if request.on_response is not None:
             await request.on_response(ProviderResponse(status=200))
@@ -148,6 +148,11 @@ class ScriptedProvider:
     async def cancel_deferred(self, model: Model, handle: DeferredHandle, request: RequestContext) -> None:
         """See `DeferredProvider`."""
         self.cancelled.append(handle)
+
+
+def _aborted(request: RequestContext) -> bool:
+    # A question of its own each time: checkers take a property for constant between two looks.
+    return request.signal.aborted
 
 
 def scripted_models(*answers: ScriptedAnswer, respond: AnswerFunction | None = None) -> ModelRegistry:
