@@ -32,6 +32,47 @@ HookName: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookReplay:
+    """When a hook runs: for fresh work, when a step is retried, and when an operation is resumed."""
+
+    fresh: str
+    retry: str
+    resume: str
+
+
+_PER_REQUEST = HookReplay(fresh="per request", retry="yes", resume="yes")
+_STRUCTURAL = HookReplay(
+    fresh="once per operation",
+    retry="no",
+    resume="not when the result entry or a `step_attempt` of this work exists",
+)
+
+REPLAY: Mapping[HookName, HookReplay] = {
+    "before_run": HookReplay(fresh="once", retry="no", resume="no: its output is in `operation_started`"),
+    "before_resume": HookReplay(fresh="no", retry="no", resume="yes: must be idempotent"),
+    "before_run_end": HookReplay(
+        fresh="at a normal finish boundary",
+        retry="no",
+        resume="at the boundary that recovery reaches, so it may repeat; never for abort or failure",
+    ),
+    "transform_context": _PER_REQUEST,
+    "before_request": _PER_REQUEST,
+    "before_payload": _PER_REQUEST,
+    "after_response": HookReplay(fresh="per response", retry="per response", resume="per response"),
+    "before_tool": HookReplay(fresh="once per call", retry="no", resume="not when `tool_started` exists"),
+    "after_tool": HookReplay(
+        fresh="once per executed result",
+        retry="no",
+        resume="on safe replay, and for a settled call whose entry is missing",
+    ),
+    "before_compaction": _STRUCTURAL,
+    "before_navigation": _STRUCTURAL,
+}
+"""Hooks run again only where the work itself runs again; what a hook decided and was stored is never asked for twice
+(harness-v2 §11, A-4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeRun:
     """Once per run, before acceptance, on the caller's normalised prompt."""
 

@@ -3,7 +3,7 @@
 A rule's name is the `reason` of the format's oracle; a finding carries lane and record or entry id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..errors import CorruptLog
@@ -21,21 +21,22 @@ from ..types.records import (
 )
 from ..types.state import LaneState, OperationState, ToolBatchState, ToolCallState
 
-RULES = (
-    "multiple_open_operations",
-    "unknown_operation",
-    "record_after_finish",
-    "non_consecutive_attempt",
-    "invalid_compaction_reason",
-    "queue_after_abort",
-    "invalid_queue_cancellation",
-    "inconsistent_step",
-    "tool_call_mismatch",
-    "duplicate_tool_invocation",
-    "tool_settled_mismatch",
-    "provisioned_entry_mismatch",
-    "invalid_deferred_handle",
-)
+RULES: Mapping[str, str] = {
+    "multiple_open_operations": "At most one operation of a lane is open.",
+    "unknown_operation": "A record belongs to the operation that is open.",
+    "record_after_finish": "Nothing but usage follows an operation's finish.",
+    "non_consecutive_attempt": "Attempts count up from 1 within their step.",
+    "invalid_compaction_reason": "A compaction attempt gives a reason, no other attempt does.",
+    "queue_after_abort": "Nothing is queued behind an abort.",
+    "invalid_queue_cancellation": "A cancellation names an item that was enqueued and not consumed.",
+    "inconsistent_step": "The attempts of one structural step agree on result entry and reason.",
+    "tool_call_mismatch": "A tool start names a call of its assistant entry by position, id and name.",
+    "duplicate_tool_invocation": "A call starts once.",
+    "tool_settled_mismatch": "A settled call has exactly one start, with the same identity and result entry.",
+    "provisioned_entry_mismatch": "A provisioned id exists only with the content it was provisioned for.",
+    "invalid_deferred_handle": "A deferred answer carries the handle that redeems it.",
+}
+"""Rule name -> what must hold."""
 
 
 def _corrupt(rule: str, lane: str, item_id: str, message: str) -> NoReturn:
