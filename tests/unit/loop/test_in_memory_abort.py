@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.loop.loop_support import Recorder, config, context, line, result, says, scripted, shown, tool, user
 
 from agent_harness import AgentToolResult, ToolInvocation
 from agent_harness.abort_signal import AbortSignal
@@ -14,6 +13,7 @@ from agent_harness.loop import AgentEventStream, agent_loop, agent_loop_continue
 from agent_harness.providers.base import AssistantMessageEvent, RequestContext, StreamDelta, StreamEnd, StreamStart
 from agent_harness.testing import SCRIPTED_API, SCRIPTED_MODEL, answer, call
 from agent_harness.types.messages import AssistantMessage, TextContent
+from tests.unit.loop.loop_support import Recorder, config, context, line, result, says, scripted, shown, tool, user
 
 
 class EndlessProvider:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.unit.loop.loop_support import Recorder, context, result, says, scripted, shown, tool, user
 
 from agent_harness import AgentToolResult, ToolInvocation
 from agent_harness.loop import (
@@ -19,6 +18,7 @@ from agent_harness.loop import (
 )
 from agent_harness.testing import answer, call
 from agent_harness.types.messages import AgentMessage
+from tests.unit.loop.loop_support import Recorder, context, result, says, scripted, shown, tool, user
 
 
 async def test_a_plain_answer_is_one_turn() -> None:
