@@ -366,7 +366,7 @@ class LaneRuntime:
                 raise
         finally:
             if self.procedure is asyncio.current_task():
-                self.procedure = None
+                self.procedure = None  # at once: whoever learns the outcome may start the next operation
             self._settle_idle()
             if isinstance(result, RunSuspended) and error is None:
                 self._report_suspension(result)
@@ -390,6 +390,17 @@ class LaneRuntime:
                 recovery=self.recovery,
             )
         )
+
+    def _ended(self, task: asyncio.Task[None], outcome: asyncio.Future[OperationOutcome]) -> None:
+        """A task that is cancelled before its first step runs nothing of `_drive`, not even its `finally`."""
+        self._tasks.discard(task)
+        if self.procedure is task:
+            self.procedure = None
+            self._settle_idle()
+        if not outcome.done():
+            outcome.set_exception(self.env.fault or HarnessClosed())
+            if self.gate is not None:
+                self.gate.poke()
 
     def _aborted_late(self, run_id: str) -> bool:
         """An abort was accepted after the procedure parked its lane: it found a procedure and left the work to it."""
