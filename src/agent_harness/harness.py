@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Self
 from .clock import Clock, SystemClock
 from .errors import HarnessClosed, HarnessFault, InvalidWrite
 from .events.bus import Events
-from .events.catalog import LaneCreated
+from .events.catalog import HandlerError, LaneCreated
 from .events.snapshot import LaneOverview, SessionSnapshot
 from .events.watch import SessionWatch
 from .extensions.api import Extension, Installed
@@ -381,6 +381,8 @@ class AgentHarness(AgentLane):
         reason: BaseException = self._env.fault or HarnessClosed()
         lanes = list(self._lanes.values())
         await asyncio.gather(*(runtime.detach(reason, CLOSE_TIMEOUT_SECONDS, caller) for runtime in lanes))
+        for name in await self._extensions.teardown():
+            self._env.events.publish(HandlerError(lane=None, kind="extension", name=name, error="teardown failed"))
         for runtime in self._lanes.values():
             runtime.idle.set()
         await self._env.events.close(caller)
