@@ -22,8 +22,7 @@ def tests(session: nox.Session) -> None:
     install(session)
     if not session.posargs:
         check(session)
-    env = {"PYTHONWARNDEFAULTENCODING": "0"}
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or WORKERS), env=env)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or WORKERS))
 
 
 def check(session: nox.Session) -> None:
@@ -65,6 +64,27 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "run", "-m", "pytest", "-q", *session.posargs)
     session.run("coverage", "combine")
     session.run("coverage", "report")
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Seeded schedules: `nox -s simulate -- --seeds 10000 --first 5000`."""
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=2_000)
+    parser.add_argument("--first", type=int, default=0)
+    chosen = parser.parse_args(session.posargs)
+    install(session)
+    env = {"SIMULATE_SEEDS": str(chosen.seeds), "SIMULATE_FIRST": str(chosen.first)}
+    session.run("python", "-m", "pytest", "-q", *WORKERS, "tests/simulation", env=env)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation site, strictly."""
+    install(session)
+    session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session
