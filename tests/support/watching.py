@@ -15,6 +15,7 @@ from agent_harness.providers.base import (
 )
 from agent_harness.testing import ScriptedProvider
 from agent_harness.types.messages import TextContent
+from tests.support.event_schema import assert_on_the_wire, assert_snapshot_on_the_wire
 
 
 class Dripping(ScriptedProvider):
@@ -85,6 +86,11 @@ class Followers:
         for follower in self.all:
             await follower.check()
 
+    def require(self) -> None:
+        """Raise what differed, if something did already."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+
     async def _tick(self) -> None:
         while True:
             await self.check()
@@ -102,9 +108,11 @@ class Followers:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._task is not None
-        if self._task.done():
-            self._task.result()  # what differed
+        self.require()
         self._task.cancel()
         await asyncio.wait([self._task])
         if kind is None:
             await self.check()
+            for follower in self.all[: len(self._lanes)]:
+                assert_on_the_wire(follower.seen)
+                assert_snapshot_on_the_wire(follower.snapshot)

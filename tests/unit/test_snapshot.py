@@ -262,6 +262,7 @@ async def drive(harness: AgentHarness, case: Case, followers: Followers) -> int:
     work = await start(case.act(harness))  # type: ignore[arg-type]
     released = 0
     while not work.done():
+        followers.require()
         await turns(3)
         if await harness.peek_action() is None:
             continue
@@ -323,6 +324,7 @@ async def test_the_same_holds_when_nothing_parks(name: str, repo: SessionRepo) -
         work = await start(case.act(harness))  # type: ignore[arg-type]
         if name == "abort while a tool runs":
             while "tool_update" not in [event.type for event in followers.all[0].seen]:
+                followers.require()
                 await turns(1)
             await harness.abort()
         await work
@@ -363,6 +365,7 @@ async def test_a_fault_reaches_every_lane_and_ends_live_progress(repo: SessionRe
     async with Followers(harness) as followers:
         run = await start(harness.prompt("Go."))
         while "message_update" not in [event.type for event in followers.all[0].seen]:
+            followers.require()
             await turns(1)
         faults.at, faults.forever = faults.writes + 1, True
         await asyncio.wait([run])
