@@ -32,20 +32,24 @@ from agent_harness.events.catalog import (
     ToolUpdate,
 )
 from agent_harness.events.snapshot import QueueSnapshot
-from agent_harness.outcomes import RunSuspended
+from agent_harness.hooks.catalog import CompactionDecision, NavigationDecision
+from agent_harness.outcomes import NavigationCompleted, RunSuspended
 from agent_harness.providers.base import ModelRegistry, StreamDelta
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ManualClock, answer, call, check_fixed_point, start
 from agent_harness.types.entries import CompactionBody, CustomBody, Entry
 from agent_harness.types.messages import AssistantMessage, DeferredHandle, UserMessage
+from agent_harness.types.structural import NavigateOptions
 from session_backends import MemorySessionRepo
 from session_backends.faults import Faults, FaultyRepo
+from tests.support.event_schema import assert_balanced
 from tests.support.prefix import Prefix
 from tests.support.rig import turns
 from tests.support.watching import Dripping, Followers
 
 HANDLE = DeferredHandle(provider="scripted", model_id="scripted-1", api="scripted", id="job-1")
 OVERLOADED = answer("half an answer that is lost", error_message="overloaded", error_code="overloaded")
+TOO_LARGE = answer("begins and", error_message="prompt is too long", error_code="overflow")
 BATCH = answer("I look at two.", calls=[call("measure", {"bed": 1}, id="c1"), call("measure", {"bed": 2}, id="c2")])
 Act = Callable[[AgentHarness], Awaitable[object]]
 
@@ -167,6 +171,32 @@ async def talk_and_navigate(harness: AgentHarness) -> None:
     await harness.prompt("From the root.")
 
 
+async def overflow(harness: AgentHarness) -> None:
+    for number in range(3):
+        await harness.prompt(f"Number {number}. " + "Words fill the context. " * 400)
+    await harness.prompt("One more.")
+
+
+async def navigate_with_summary(harness: AgentHarness) -> None:
+    await harness.prompt("One.")
+    first = (await harness.session.find_entries(order="oldestFirst"))[1]
+    await harness.prompt("Two.")
+    moved = await harness.navigate_tree(first.id, NavigateOptions(summarize=True, label="fork"))
+    assert isinstance(moved, Ok)
+    assert isinstance(moved.value, NavigationCompleted)
+    await harness.prompt("Another way.")
+
+
+async def decline_both(harness: AgentHarness) -> None:
+    harness.hooks.on("before_compaction", lambda event: CompactionDecision(decline=True))
+    harness.hooks.on("before_navigation", lambda event: NavigationDecision(decline=True))
+    await talk_and_compact(harness)
+    first = (await harness.session.find_entries(order="oldestFirst"))[1]
+    declined = await harness.navigate_tree(first.id, NavigateOptions(summarize=True))
+    assert isinstance(declined, Ok)
+    assert declined.value.kind == "declined"
+
+
 async def batch_left_open(prefix: Prefix) -> None:
     await prefix.batch(2)
     await prefix.tool_started(1)
@@ -247,6 +277,26 @@ CASES: dict[str, Case] = {
         act=talk_and_navigate,
         events=told("navigation_start navigation_end"),
     ),
+    "overflow": Case(
+        answers=[
+            *[answer("Words. " * 400)] * 3,
+            TOO_LARGE,
+            answer("## Goal\nA summary of it all."),
+            answer("It fits."),
+        ],
+        act=overflow,
+        events=told("compaction_start compaction_end entry_added"),
+    ),
+    "navigation with a summary": Case(
+        answers=[answer("One."), answer("Two."), answer("What was left behind."), answer("Other.")],
+        act=navigate_with_summary,
+        events=told("navigation_start entry_added fact_update navigation_end"),
+    ),
+    "declined": Case(
+        answers=[*[answer("Words. " * 400)] * 3, answer("Going on.")],
+        act=decline_both,
+        events=told("compaction_start compaction_end navigation_start navigation_end"),
+    ),
     "resumed batch": Case(
         answers=[answer("Went on."), answer("Hurried.")],
         act=resume,
@@ -255,6 +305,12 @@ CASES: dict[str, Case] = {
     ),
     "restored abort": Case(act=abort_and_wait, before=abort_left_open, events=told("run_abort tool_end run_end")),
 }
+
+
+def assert_steady(case: Case, followers: Followers) -> None:
+    """A lane that began idle and is idle has closed every bracket."""
+    if case.before is None:
+        assert_balanced(followers.all[0].seen)
 
 
 async def drive(harness: AgentHarness, case: Case, followers: Followers) -> int:
@@ -291,6 +347,7 @@ async def test_snapshot_and_events_equal_a_fresh_snapshot_at_every_turn_of_the_l
             assert released > 0
             assert followers.turns > released
         assert (await harness.watch()).snapshot.operation is None
+    assert_steady(case, followers)
     if name != "abort in a back-off":  # by hand, the abort may come before
         assert {event.type for event in followers.all[0].seen} >= case.events
     await harness.close()
@@ -330,6 +387,7 @@ async def test_the_same_holds_when_nothing_parks(name: str, repo: SessionRepo) -
         await work
         await followers.add()
         assert (await harness.watch()).snapshot.operation is None
+    assert_steady(case, followers)
     if not case.at:  # calls at an action need a parked action
         assert {event.type for event in followers.all[0].seen} >= case.events
     await harness.close()
