@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,14 +68,17 @@ def open_regular(path: Path, *, append: bool = False) -> int:
     return fd
 
 
+def read_chunks(fd: int) -> Iterator[bytes]:
+    """The file from its start, piece by piece, up to the size it has now."""
+    offset, size = 0, os.fstat(fd).st_size
+    while chunk := os.pread(fd, min(_CHUNK, size - offset), offset):
+        yield chunk
+        offset += len(chunk)
+
+
 def read_all(fd: int) -> bytes:
     """The whole file, from its start."""
-    chunks: list[bytes] = []
-    offset = 0
-    while chunk := os.pread(fd, _CHUNK, offset):
-        chunks.append(chunk)
-        offset += len(chunk)
-    return b"".join(chunks)
+    return b"".join(read_chunks(fd))
 
 
 def read_head(path: Path, limit: int) -> tuple[bytes, os.stat_result]:

@@ -1,7 +1,7 @@
 """A file's bytes -> a session's state, with the rules for its tail (decisions section 5). Pure."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,7 @@ from agent_harness.types.messages import Usage
 
 from ..staging import Mutation, check
 from ..state import MAIN, SessionState
-from .lines import LineError, at_line, decode_header, decode_line, trim
+from .lines import MAX_LINE, LineError, at_line, decode_header, decode_line, trim
 from .v3 import V3Session, normalise
 
 _BOM = b"\xef\xbb\xbf"
@@ -42,50 +42,124 @@ class Loaded:
     old_parent: str | None = None  # of an old file: its parent's path, as written there
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawLine:
+    """A line as it stands in a file, without its newline."""
+
+    number: int  # 1-based
+    offset: int  # bytes
+    length: int
+    raw: bytes  # empty when it is longer than any line may be: such a line is never held
+    ended: bool  # by a newline
+
+    @property
+    def too_long(self) -> bool:
+        """Whether no line can be this long."""
+        return self.length > MAX_LINE
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[RawLine]:
+    """The lines of a file that arrives in pieces; only the line at hand is held."""
+    number, offset, length = 1, 0, 0
+    parts: list[bytes] = []
+    for chunk in chunks:
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            piece = chunk[start:end]
+            length += len(piece)
+            raw = b"" if length > MAX_LINE else b"".join((*parts, piece)) if parts else piece
+            yield RawLine(number=number, offset=offset, length=length, raw=raw, ended=True)
+            offset += length + 1
+            number, length, start = number + 1, 0, end + 1
+            parts.clear()
+        rest = chunk[start:]
+        length += len(rest)
+        if length > MAX_LINE:
+            parts.clear()
+        elif rest:
+            parts.append(rest)
+    if length:
+        yield RawLine(number=number, offset=offset, length=length, raw=b"".join(parts), ended=False)
+
+
 def load(raw: bytes, path: Path, *, strict: bool = False) -> Loaded:
-    """Read a session file, format 4 or 3.
+    """Read a session file of format 4 or 3 that is in memory; see `load_lines`."""
+    if not is_old(raw):
+        return load_lines([raw], path)
+    try:
+        return _load_old(normalise(raw, strict=strict), len(raw))
+    except (CorruptSession, UnsupportedFormat) as error:
+        error.args = (f"{path}: {error}", *error.args[1:])
+        raise
+
+
+def load_lines(chunks: Iterable[bytes], path: Path) -> Loaded:
+    """Read a session file of format 4, each line once.
 
     Raises:
         CorruptSession: naming line, byte offset and reason.
         UnsupportedFormat: another version, named.
     """
-    if is_old(raw):
-        try:
-            return _load_old(normalise(raw, strict=strict), len(raw))
-        except (CorruptSession, UnsupportedFormat) as error:
-            error.args = (f"{path}: {error}", *error.args[1:])
-            raise
-    lines = raw.split(b"\n")
-    tail = lines.pop()
-    end, torn = len(raw), False
-    if tail and not _parses(tail):
-        end, torn = len(raw) - len(tail), True
-    elif tail:
-        lines.append(tail)
-    if not lines:
-        raise CorruptSession(f"{path}: not a session file: no complete first line", line=1, offset=0)
-    try:
-        metadata = decode_header(trim(lines[0]))
-    except LineError as error:
-        raise at_line(error, 1, 0, str(path)) from None
-    except UnsupportedFormat as error:
-        raise UnsupportedFormat(f"{path}: {error}") from None
-    newline_missing = bool(tail) and not torn
+    loaded, damage = load_prefix(chunks, path)
+    if damage is not None:
+        raise damage
+    return loaded
+
+
+def load_prefix(chunks: Iterable[bytes], path: Path) -> tuple[Loaded, CorruptSession | None]:
+    """What a file of format 4 holds before its first damaged line, and that damage; the file is read to there.
+
+    Raises:
+        CorruptSession, UnsupportedFormat: there is no header to begin with.
+    """
+    metadata: SessionMetadata | None = None
+    state = SessionState()
     diagnostics: list[Diagnostic] = []
-    if torn:
-        message = f"the last write did not finish: {len(tail)} bytes without a line end are left out"
-        dropped = len(tail)
-        diagnostics.append(Diagnostic(code="torn_tail", message=message, line=len(lines) + 1, bytes_dropped=dropped))
-    elif newline_missing:
-        message = "the last line has no line end; it is complete and kept"
-        diagnostics.append(Diagnostic(code="missing_final_newline", message=message, line=len(lines)))
-    return Loaded(
+    damage: CorruptSession | None = None
+    end, newline_missing = 0, False
+    for line in split_lines(chunks):
+        if not line.ended:
+            if line.too_long or not _parses(line.raw):
+                dropped = line.length
+                message = f"the last write did not finish: {dropped} bytes without a line end are left out"
+                found = Diagnostic(code="torn_tail", message=message, line=line.number, bytes_dropped=dropped)
+                diagnostics.append(found)
+                break
+            message = "the last line has no line end; it is complete and kept"
+            diagnostics.append(Diagnostic(code="missing_final_newline", message=message, line=line.number))
+        try:
+            if metadata is None:
+                metadata = decode_header(_trimmed(line))
+            else:
+                mutation = _mutation(_trimmed(line))
+                check(state, mutation)
+                state.apply(mutation)
+        except (LineError, InvalidWrite) as error:
+            damage = at_line(error, line.number, line.offset, str(path))
+            if metadata is None:
+                raise damage from None
+            diagnostics.clear()  # the damage is what there is to say about that line
+            break
+        except UnsupportedFormat as error:
+            raise UnsupportedFormat(f"{path}: {error}") from None
+        newline_missing = not line.ended
+        end = line.offset + line.length + line.ended
+    if metadata is None:
+        raise CorruptSession(f"{path}: not a session file: no complete first line", line=1, offset=0)
+    loaded = Loaded(
         metadata=metadata,
-        state=_replay(lines, path),
+        state=state,
         diagnostics=tuple(diagnostics),
         end=end,
         newline_missing=newline_missing,
     )
+    return loaded, damage
+
+
+def _trimmed(line: RawLine) -> bytes:
+    if line.too_long:
+        raise LineError(f"{line.length} bytes are more than the limit of {MAX_LINE}")
+    return trim(line.raw)
 
 
 def _parses(tail: bytes) -> bool:
@@ -94,22 +168,6 @@ def _parses(tail: bytes) -> bool:
     except WireError:
         return False
     return True
-
-
-def _replay(lines: Iterable[bytes], path: Path) -> SessionState:
-    state = SessionState()
-    offset = 0
-    for number, raw in enumerate(lines, start=1):
-        if number > 1:
-            line = trim(raw)
-            try:
-                mutation = _mutation(line)
-                check(state, mutation)
-            except (LineError, InvalidWrite) as error:
-                raise at_line(error, number, offset, str(path)) from None
-            state.apply(mutation)
-        offset += len(raw) + 1
-    return state
 
 
 def _mutation(raw: bytes) -> Mutation:

@@ -31,11 +31,11 @@ from ..state import SessionState
 from ..state_storage import StateStorage
 from ..waiting import until_free
 from .conversion import Conversion, backup_path
-from .files import FileOps, check_root, make_folders, open_regular, read_all, read_head, write_new
+from .files import FileOps, check_root, make_folders, open_regular, read_all, read_chunks, read_head, write_new
 from .layout import SUFFIX, file_name, folder_name, session_files, session_folders
 from .lines import MAX_HEADER, LineError, encode_header, line_of
 from .locks import FileLock, acquire
-from .reading import Loaded, load, read_header
+from .reading import Loaded, is_old, load, load_lines, read_header
 from .storage import FileJournal
 
 _CREATE_WAIT_S = 5.0
@@ -77,8 +77,7 @@ class JsonlSessionRepo:
         """See `SessionRepo`. The whole file is read; an old one is converted by the first write."""
         path = self._locate(id_or_path)
         if read_only:
-            raw, modified_at = _read(path)
-            loaded = await asyncio.to_thread(load, raw, path, strict=strict)
+            loaded, modified_at = await asyncio.to_thread(_load_at, path, strict=strict)
             storage = StateStorage(
                 metadata=self._described(loaded, path, modified_at),
                 state=loaded.state,
@@ -89,7 +88,7 @@ class JsonlSessionRepo:
             return self._session(storage)
         fd, lock = await until_free(lambda: self._claim(path), wait)
         try:
-            loaded = await asyncio.to_thread(lambda: load(read_all(fd), path, strict=strict))
+            loaded = await asyncio.to_thread(_load, fd, path, strict=strict)
             if loaded.end != os.fstat(fd).st_size:
                 self._ops.truncate(fd, loaded.end)
                 if self._durability == "power":
@@ -143,8 +142,7 @@ class JsonlSessionRepo:
         for path in self._files():
             target = directory / path.parent.name
             make_folders(target)
-            raw, _ = _read(path)
-            temp, fd = write_new(target, raw, ops=FileOps(), sync=False)
+            temp, fd = write_new(target, _read(path), ops=FileOps(), sync=False)
             os.close(fd)
             temp.rename(target / path.name)
         return type(self)(directory, self._clock, self._id_generator, self._durability)
@@ -364,15 +362,33 @@ class JsonlSessionRepo:
         return Session(storage, id_generator=self._id_generator)
 
 
-def _read(path: Path) -> tuple[bytes, int]:
+def _load(fd: int, path: Path, *, strict: bool) -> Loaded:
+    # An old file is made sense of as a whole; one of our own is never held beside its state.
+    if is_old(os.pread(fd, MAX_HEADER, 0)):
+        return load(read_all(fd), path, strict=strict)
+    return load_lines(read_chunks(fd), path)
+
+
+def _load_at(path: Path, *, strict: bool) -> tuple[Loaded, int]:
     try:
         fd = open_regular(path)
+        try:
+            return _load(fd, path, strict=strict), os.fstat(fd).st_mtime_ns // 1_000_000
+        finally:
+            os.close(fd)
     except OSError as error:
         raise _storage_error(path, error) from None
+
+
+def _read(path: Path) -> bytes:
     try:
-        return read_all(fd), os.fstat(fd).st_mtime_ns // 1_000_000
-    finally:
-        os.close(fd)
+        fd = open_regular(path)
+        try:
+            return read_all(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _storage_error(path, error) from None
 
 
 def _same_file(path: Path, fd: int) -> bool:

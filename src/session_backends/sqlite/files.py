@@ -6,7 +6,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 from agent_harness.errors import CorruptSession, SessionError, StorageError
@@ -42,6 +42,7 @@ _NETWORK = {
 }
 _CLUSTER = {"gfs2", "ocfs2"}
 _HOST_SHARE = {"9p", "drvfs", "fuse", "osxfs", "prl_fs", "vboxsf", "virtiofs", "vmhgfs", "wslfs"}
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _SHARED = frozenset(_NETWORK | _CLUSTER | _HOST_SHARE)
 
 
@@ -143,7 +144,7 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
     _refuse_foreign(path)
     conn = _connect(path, "rw")
     try:
-        if examine(conn) == "empty":
+        if _examine_at_once(conn, CREATE_SECONDS) == "empty":
             _create_once(conn)
         _switch_to_wal(conn)
         conn.execute("PRAGMA journal_size_limit = 4194304").fetchone()
@@ -155,18 +156,18 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection | None:
-    """A connection that cannot write; None while the file is still empty.
+    """A connection that cannot write; None while the file is still empty, or being made.
 
     Raises:
         CorruptSession, UnsupportedFormat: not ours.
     """
-    if path.stat().st_size == 0:
-        return None
+    if path.stat().st_size == 0 or _journal_header(path):
+        return None  # a connection that cannot write cannot roll back either; no session can be in it yet
     _refuse_foreign(path)
     conn = _connect(path, "ro")
     try:
         conn.execute("PRAGMA query_only = ON")
-        if examine(conn) == "ours":
+        if _examine_at_once(conn, 0) == "ours":
             return conn
     except BaseException:
         conn.close()
@@ -202,10 +203,12 @@ def _refuse_foreign(path: Path) -> None:
     # Looking with `immutable` takes no lock and makes no side file, so a stranger's database stays as it is. A file
     # that another process is just making may look odd for a moment: only a lasting oddity is a stranger.
     for last in (False, False, True):
-        if path.stat().st_size == 0:
-            return
+        if path.stat().st_size == 0 or _is_half_made(path):
+            return  # SQLite's rollback empties it, and takes nothing away
         conn = _connect(path, "ro", immutable=True)
         try:
+            # After power loss in a checkpoint the file alone may be shorter than its first page says; the log has it.
+            conn.execute("PRAGMA writable_schema = ON").fetchone()
             if conn.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
                 return
         except sqlite3.DatabaseError as error:
@@ -216,6 +219,48 @@ def _refuse_foreign(path: Path) -> None:
         if not last:
             time.sleep(0.05)
     raise CorruptSession(f"{path} is not a session database of agent-harness")
+
+
+def _journal_header(path: Path) -> bytes:
+    """The first bytes of the rollback journal of an unfinished transaction; empty without one.
+
+    Only the making of a store uses such a journal, later there is WAL: power loss can leave it in the midst of that.
+    """
+    try:
+        descriptor = os.open(f"{path}-journal", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        header = os.pread(descriptor, 28, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return b"" if header.startswith(b"\0") else header  # as SQLite itself tells a finished one
+
+
+def _is_half_made(path: Path) -> bool:
+    """Whether the file was empty when its unfinished transaction began: rolling that back takes nothing away."""
+    header = _journal_header(path)
+    # https://www.sqlite.org/fileformat.html#the_rollback_journal: the magic, a count, a nonce, the size in pages.
+    return len(header) == 28 and header.startswith(_JOURNAL_MAGIC) and header[16:20] == bytes(4)
+
+
+def _examine_at_once(conn: sqlite3.Connection, seconds: float) -> Literal["empty", "ours"]:
+    """See `examine`. One transaction, or the tables of one moment are held against the marks of another."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            conn.execute("BEGIN")
+            try:
+                return examine(conn)
+            finally:
+                if conn.in_transaction:
+                    conn.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _create_once(conn: sqlite3.Connection) -> None:
