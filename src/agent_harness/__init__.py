@@ -4,59 +4,157 @@ An accepted prompt is a durable operation: nothing accepted is lost, nothing fin
 can be stepped to and tested.
 """
 
-from .clock import Clock as Clock
-from .clock import SystemClock as SystemClock
-from .errors import CorruptLog as CorruptLog
-from .errors import CorruptSession as CorruptSession
-from .errors import HarnessClosed as HarnessClosed
-from .errors import HarnessFault as HarnessFault
-from .errors import InvalidPayload as InvalidPayload
-from .errors import InvalidSessionId as InvalidSessionId
-from .errors import MissingExtra as MissingExtra
-from .errors import SessionError as SessionError
-from .errors import SessionLocked as SessionLocked
-from .errors import SessionNotFound as SessionNotFound
-from .errors import StorageError as StorageError
-from .errors import WatchOverflow as WatchOverflow
-from .events.catalog import HarnessEvent as HarnessEvent
-from .events.snapshot import LaneSnapshot as LaneSnapshot
-from .events.snapshot import OperationSnapshot as OperationSnapshot
-from .events.snapshot import SessionSnapshot as SessionSnapshot
-from .events.snapshot import reduce_lane_snapshot as reduce_lane_snapshot
-from .events.watch import LaneWatch as LaneWatch
-from .events.watch import SessionWatch as SessionWatch
-from .harness import AgentHarness as AgentHarness
-from .lanes.restore import inspect_lane as inspect_lane
-from .lanes.surface import AgentLane as AgentLane
-from .options import CompactionSettings as CompactionSettings
-from .options import MessageType as MessageType
-from .options import QueueMode as QueueMode
-from .options import RetryPolicy as RetryPolicy
-from .options import SystemPromptContext as SystemPromptContext
-from .providers.base import Model as Model
-from .providers.base import ModelRegistry as ModelRegistry
-from .providers.base import Models as Models
-from .providers.base import Provider as Provider
-from .providers.base import StreamOptions as StreamOptions
-from .result import Err as Err
-from .result import Ok as Ok
-from .result import RejectedError as RejectedError
-from .result import Result as Result
-from .session.context import Context as Context
-from .session.context import build_context as build_context
-from .session.session import Session as Session
-from .types.messages import AgentMessage as AgentMessage
-from .types.messages import AssistantMessage as AssistantMessage
-from .types.messages import CustomMessage as CustomMessage
-from .types.messages import ImageContent as ImageContent
-from .types.messages import TextContent as TextContent
-from .types.messages import ThinkingContent as ThinkingContent
-from .types.messages import ToolCall as ToolCall
-from .types.messages import ToolResultMessage as ToolResultMessage
-from .types.messages import Usage as Usage
-from .types.messages import UserMessage as UserMessage
-from .types.tools import AgentTool as AgentTool
-from .types.tools import AgentToolResult as AgentToolResult
-from .types.tools import ToolFailed as ToolFailed
-from .types.tools import ToolInvocation as ToolInvocation
-from .types.tools import ToolOrigin as ToolOrigin
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .clock import Clock as Clock
+    from .clock import SystemClock as SystemClock
+    from .errors import CorruptLog as CorruptLog
+    from .errors import CorruptSession as CorruptSession
+    from .errors import HarnessClosed as HarnessClosed
+    from .errors import HarnessFault as HarnessFault
+    from .errors import InvalidPayload as InvalidPayload
+    from .errors import InvalidSessionId as InvalidSessionId
+    from .errors import MissingExtra as MissingExtra
+    from .errors import SessionError as SessionError
+    from .errors import SessionLocked as SessionLocked
+    from .errors import SessionNotFound as SessionNotFound
+    from .errors import StorageError as StorageError
+    from .errors import WatchOverflow as WatchOverflow
+    from .events.catalog import HarnessEvent as HarnessEvent
+    from .events.snapshot import LaneSnapshot as LaneSnapshot
+    from .events.snapshot import OperationSnapshot as OperationSnapshot
+    from .events.snapshot import SessionSnapshot as SessionSnapshot
+    from .events.snapshot import reduce_lane_snapshot as reduce_lane_snapshot
+    from .events.watch import LaneWatch as LaneWatch
+    from .events.watch import SessionWatch as SessionWatch
+    from .harness import AgentHarness as AgentHarness
+    from .lanes.restore import inspect_lane as inspect_lane
+    from .lanes.surface import AgentLane as AgentLane
+    from .options import CompactionSettings as CompactionSettings
+    from .options import MessageType as MessageType
+    from .options import QueueMode as QueueMode
+    from .options import RetryPolicy as RetryPolicy
+    from .options import SystemPromptContext as SystemPromptContext
+    from .providers.base import Model as Model
+    from .providers.base import ModelRegistry as ModelRegistry
+    from .providers.base import Models as Models
+    from .providers.base import Provider as Provider
+    from .providers.base import StreamOptions as StreamOptions
+    from .result import Err as Err
+    from .result import Ok as Ok
+    from .result import RejectedError as RejectedError
+    from .result import Result as Result
+    from .session.context import Context as Context
+    from .session.context import build_context as build_context
+    from .session.session import Session as Session
+    from .types.messages import AgentMessage as AgentMessage
+    from .types.messages import AssistantMessage as AssistantMessage
+    from .types.messages import CustomMessage as CustomMessage
+    from .types.messages import ImageContent as ImageContent
+    from .types.messages import TextContent as TextContent
+    from .types.messages import ThinkingContent as ThinkingContent
+    from .types.messages import ToolCall as ToolCall
+    from .types.messages import ToolResultMessage as ToolResultMessage
+    from .types.messages import Usage as Usage
+    from .types.messages import UserMessage as UserMessage
+    from .types.tools import AgentTool as AgentTool
+    from .types.tools import AgentToolResult as AgentToolResult
+    from .types.tools import ToolFailed as ToolFailed
+    from .types.tools import ToolInvocation as ToolInvocation
+    from .types.tools import ToolOrigin as ToolOrigin
+
+_HOMES = {
+    "clock": (
+        "Clock",
+        "SystemClock",
+    ),
+    "errors": (
+        "CorruptLog",
+        "CorruptSession",
+        "HarnessClosed",
+        "HarnessFault",
+        "InvalidPayload",
+        "InvalidSessionId",
+        "MissingExtra",
+        "SessionError",
+        "SessionLocked",
+        "SessionNotFound",
+        "StorageError",
+        "WatchOverflow",
+    ),
+    "events.catalog": ("HarnessEvent",),
+    "events.snapshot": (
+        "LaneSnapshot",
+        "OperationSnapshot",
+        "SessionSnapshot",
+        "reduce_lane_snapshot",
+    ),
+    "events.watch": (
+        "LaneWatch",
+        "SessionWatch",
+    ),
+    "harness": ("AgentHarness",),
+    "lanes.restore": ("inspect_lane",),
+    "lanes.surface": ("AgentLane",),
+    "options": (
+        "CompactionSettings",
+        "MessageType",
+        "QueueMode",
+        "RetryPolicy",
+        "SystemPromptContext",
+    ),
+    "providers.base": (
+        "Model",
+        "ModelRegistry",
+        "Models",
+        "Provider",
+        "StreamOptions",
+    ),
+    "result": (
+        "Err",
+        "Ok",
+        "RejectedError",
+        "Result",
+    ),
+    "session.context": (
+        "Context",
+        "build_context",
+    ),
+    "session.session": ("Session",),
+    "types.messages": (
+        "AgentMessage",
+        "AssistantMessage",
+        "CustomMessage",
+        "ImageContent",
+        "TextContent",
+        "ThinkingContent",
+        "ToolCall",
+        "ToolResultMessage",
+        "Usage",
+        "UserMessage",
+    ),
+    "types.tools": (
+        "AgentTool",
+        "AgentToolResult",
+        "ToolFailed",
+        "ToolInvocation",
+        "ToolOrigin",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    # A module is imported with its first name: the command line and the backends need few of them.
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -1,6 +1,5 @@
 """The commands and their options. Parsing alone happens here; each command is a coroutine that runs after it."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -10,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 import typer
 
 from .failure import INTERRUPTED, USAGE, Failure, error_line, explain
-from .models import MODEL_VARIABLE
 from .output import drop_stdout, note
-from .store import find_store
+from .variables import MODEL_VARIABLE, STORE_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from .running import Settings
+    from .store import Store
 
 Command: TypeAlias = Callable[[], Coroutine[Any, Any, int]]  # what the coroutine is sent is asyncio's own affair
-
-STORE_VARIABLE = "AGENT_HARNESS_STORE"
-TRACE_VARIABLE = "AGENT_HARNESS_TRACE"
 
 app = typer.Typer(
     name="agent-harness",
@@ -130,7 +126,7 @@ def list_sessions(store: StoreUrl = None, directory: Folder = None, json: Json =
     """One line per session, newest first."""
     from .sessions import list_sessions as command
 
-    return lambda: command(find_store(store, _folder(directory)), json=json)
+    return lambda: command(_store(store, directory), json=json)
 
 
 @sessions.command("log")
@@ -138,7 +134,7 @@ def log(session: SessionId, store: StoreUrl = None, directory: Folder = None, js
     """One line per durable write, oldest first."""
     from .sessions import log as command
 
-    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+    return lambda: command(_store(store, directory), session, json=json)
 
 
 @sessions.command("show")
@@ -146,7 +142,7 @@ def show(session: SessionId, store: StoreUrl = None, directory: Folder = None, j
     """What a session has done, has open, and cost."""
     from .sessions import show as command
 
-    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+    return lambda: command(_store(store, directory), session, json=json)
 
 
 @sessions.command("fork")
@@ -162,7 +158,7 @@ def fork(
     """Copy a session's conversation into a new session and print its id."""
     from .sessions import fork as command
 
-    return lambda: command(find_store(store, _folder(directory)), session, at, json=json)
+    return lambda: command(_store(store, directory), session, at, json=json)
 
 
 @sessions.command("import")
@@ -175,7 +171,7 @@ def import_file(
     """Copy a session file into the store and print the new session's id."""
     from .sessions import import_file as command
 
-    return lambda: command(find_store(store, _folder(directory)), file, json=json)
+    return lambda: command(_store(store, directory), file, json=json)
 
 
 @sessions.command("verify")
@@ -183,7 +179,13 @@ def verify(session: SessionId, store: StoreUrl = None, directory: Folder = None,
     """Check a session's whole log against the validity rules."""
     from .sessions import verify as command
 
-    return lambda: command(find_store(store, _folder(directory)), session, json=json)
+    return lambda: command(_store(store, directory), session, json=json)
+
+
+def _store(url: str | None, directory: Path | None) -> "Store":
+    from .store import find_store
+
+    return find_store(url, _folder(directory))
 
 
 def _folder(directory: Path | None) -> Path:
@@ -204,6 +206,7 @@ def _settings(
     quiet: bool,
 ) -> "Settings":
     from .running import Settings
+    from .store import find_store
 
     folder = _folder(directory)
     return Settings(
@@ -224,6 +227,8 @@ def execute(arguments: Sequence[str]) -> int:
         parsed: object = app(args=list(arguments), prog_name="agent-harness", standalone_mode=False)
         if not callable(parsed):
             return parsed if isinstance(parsed, int) else 0
+        import asyncio
+
         code = asyncio.run(cast("Command", parsed)())
         sys.stdout.flush()
         return code

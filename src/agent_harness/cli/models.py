@@ -12,9 +12,8 @@ from ..providers.registry import build_models
 from ..types.state import ModelRef
 from .failure import Failure
 from .scripted import PREFIX, scripted_model
+from .variables import KEY_VARIABLE, MODEL_VARIABLE
 
-MODEL_VARIABLE = "AGENT_HARNESS_MODEL"
-KEY_VARIABLE = "AGENT_HARNESS_API_KEY"
 CONNECT_TIMEOUT_S = 5.0
 OPENAI_URL = "https://api.openai.com/v1"
 

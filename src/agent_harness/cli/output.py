@@ -4,9 +4,10 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from ..types.json import JsonValue
+if TYPE_CHECKING:
+    from ..types.json import JsonValue
 
 # Whole sequences first, so that "\x1b[31m" does not leave "[31m" behind; then every control character that is left.
 _SEQUENCE = re.compile(
@@ -34,7 +35,7 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
-def to_json(value: Mapping[str, JsonValue] | JsonValue) -> str:
+def to_json(value: "Mapping[str, JsonValue] | JsonValue") -> str:
     """One line of JSON. ASCII alone: every control character is an escape, and the value is exact."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 

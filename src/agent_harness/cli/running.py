@@ -30,11 +30,12 @@ from ..types.codec import dump
 from ..types.json import JsonValue, check_text
 from ..types.messages import AssistantMessage
 from .failure import INTERRUPTED, TRY_LATER, Failure
-from .models import MODEL_VARIABLE, Chosen, check_reachable, choose_model
+from .models import Chosen, check_reachable, choose_model
 from .output import note, one_line, printable, say, to_json
 from .progress import Progress
 from .rendering import message_text
 from .store import Store, find_interrupted, is_interrupted, open_session, open_store, prepare_default
+from .variables import MODEL_VARIABLE
 
 Interrupted: TypeAlias = Literal["ask", "resume", "abort"]
 

@@ -19,11 +19,34 @@ from .wire import AbsentMark, Flattened, JsonMark, Open, is_marked, wire_key
 Wire: TypeAlias = dict[str, JsonValue]
 T = TypeVar("T")
 
-_ENTRY_BODY: TypeAdapter[EntryBody] = TypeAdapter(EntryBody)
-_RECORD_BODY: TypeAdapter[RecordBody] = TypeAdapter(RecordBody)
-_MESSAGE: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)
-_USAGE: TypeAdapter[Usage] = TypeAdapter(Usage)
-_TOOL_RESULT: TypeAdapter[AgentToolResult] = TypeAdapter(AgentToolResult)
+
+# Adapters are built by the first reading that needs one: they are most of what an import would cost.
+
+
+@cache
+def _entry_body() -> TypeAdapter[EntryBody]:
+    return TypeAdapter(EntryBody)
+
+
+@cache
+def _record_body() -> TypeAdapter[RecordBody]:
+    return TypeAdapter(RecordBody)
+
+
+@cache
+def _message() -> TypeAdapter[AgentMessage]:
+    return TypeAdapter(AgentMessage)
+
+
+@cache
+def _usage() -> TypeAdapter[Usage]:
+    return TypeAdapter(Usage)
+
+
+@cache
+def _tool_result() -> TypeAdapter[AgentToolResult]:
+    return TypeAdapter(AgentToolResult)
+
 
 ENTRY_ENVELOPE = frozenset({"id", "seq", "parentId", "timestamp"})
 RECORD_ENVELOPE = frozenset({"id", "lane", "seq", "timestamp"})
@@ -198,7 +221,7 @@ def entry_body(wire: Wire) -> EntryBody:
     Raises:
         WireError: naming the field.
     """
-    return _validated(_ENTRY_BODY, wire)
+    return _validated(_entry_body(), wire)
 
 
 def record_body(wire: Wire) -> RecordBody:
@@ -207,7 +230,7 @@ def record_body(wire: Wire) -> RecordBody:
     Raises:
         WireError: naming the field.
     """
-    return _validated(_RECORD_BODY, wire)
+    return _validated(_record_body(), wire)
 
 
 def _integer(wire: Wire, key: str) -> int:
@@ -287,7 +310,7 @@ def load_message(wire: JsonValue) -> AgentMessage:
     Raises:
         WireError: naming the field.
     """
-    return _validated(_MESSAGE, wire)
+    return _validated(_message(), wire)
 
 
 def load_usage(wire: JsonValue) -> Usage:
@@ -296,7 +319,7 @@ def load_usage(wire: JsonValue) -> Usage:
     Raises:
         WireError: naming the field.
     """
-    return _validated(_USAGE, wire)
+    return _validated(_usage(), wire)
 
 
 def load_tool_result(wire: JsonValue) -> AgentToolResult:
@@ -305,7 +328,7 @@ def load_tool_result(wire: JsonValue) -> AgentToolResult:
     Raises:
         WireError: naming the field.
     """
-    return _validated(_TOOL_RESULT, wire)
+    return _validated(_tool_result(), wire)
 
 
 def parse(raw: bytes | str) -> Any:
