@@ -36,7 +36,8 @@ def table(head: Row, rows: Iterator[Row]) -> str:
 
 
 def _row(cells: Row) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    assert not any("|" in cell for cell in cells), cells  # readers of Markdown disagree on how to escape it
+    return f"| {' | '.join(cells)} |"
 
 
 def first_line(thing: object) -> str:
@@ -88,7 +89,8 @@ def _type(text: str) -> str:
         ("JsonValue", "JSON"),
     ):
         text = re.sub(rf"\b{ours}\b", plain, text)
-    return f"`{text}`" + (", optional" if optional else "")
+    named = " or ".join("null" if part == "None" else f"`{part}`" for part in text.split(" | "))
+    return named + (", optional" if optional else "")
 
 
 def members(union: object) -> Iterator[type]:

@@ -73,7 +73,9 @@ class AgentHarness(AgentLane):
         self.suspended = suspended
         """Operations that were open when the session was opened: resume or abort each."""
         self.hooks = env.hooks
+        """Where handlers are registered."""
         self.events = env.events
+        """Where listeners are registered."""
         env.on_fault.append(self._faulted)
 
     @classmethod

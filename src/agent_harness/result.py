@@ -63,3 +63,4 @@ class Err(Generic[E_co]):
 T = TypeVar("T")
 E = TypeVar("E", bound=Rejection)
 Result: TypeAlias = Ok[T] | Err[E]
+"""The answer of a call that may be refused: match on `Ok` and `Err`, or `unwrap()` it."""

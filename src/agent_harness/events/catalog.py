@@ -421,6 +421,7 @@ HarnessEvent: TypeAlias = (
     | LaneCreated
     | UsageEvent
 )
+"""Everything that listeners and watchers are told, told apart by `type`."""
 
 EventType: TypeAlias = Literal[
     "run_start",

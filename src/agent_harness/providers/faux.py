@@ -21,9 +21,12 @@ from .base import (
 )
 
 SCRIPTED_API = "scripted"
+"""The API that `ScriptedProvider` speaks."""
+
 SCRIPTED_MODEL = Model(
     provider="scripted", id="scripted-1", api=SCRIPTED_API, context_window=100_000, max_tokens=8_000, images=True
 )
+"""A model of the scripted provider: 100,000 tokens of context, 8,000 of output, images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,10 @@ class SessionRepo(Protocol):
         that is otherwise skipped and reported in `diagnostics`.
 
         Raises:
-            SessionNotFound, SessionLocked, CorruptSession, UnsupportedFormat, InvalidSessionId.
+            SessionNotFound: there is no such session.
+            SessionLocked: another writer holds it; the message names the owner.
+            CorruptSession, UnsupportedFormat: what is there cannot be read; it is left as it is.
+            InvalidSessionId: the text is no session id.
         """
         ...
 
@@ -68,7 +71,7 @@ class SessionRepo(Protocol):
         """Delete a session that nobody is writing.
 
         Raises:
-            SessionNotFound, SessionLocked, InvalidSessionId.
+            SessionNotFound, SessionLocked, InvalidSessionId: nothing was deleted.
         """
         ...
 
@@ -83,7 +86,7 @@ class SessionRepo(Protocol):
         """Copy entries into a new idle session and open it for writing. The source is untouched.
 
         Raises:
-            SessionNotFound, UnknownEntry, InvalidSessionId, SessionExists.
+            SessionNotFound, UnknownEntry, InvalidSessionId, SessionExists: nothing was written.
         """
         ...
 

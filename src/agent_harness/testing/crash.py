@@ -23,6 +23,7 @@ from .world import World
 Build: TypeAlias = Callable[[Session, World, Drive], Awaitable[AgentHarness]]
 Act: TypeAlias = Callable[[AgentHarness], Awaitable[object]]
 RepoFactory: TypeAlias = Callable[[Path], SessionRepo]
+"""Makes an empty repository in an empty folder."""
 SESSION_ID = "crash"
 
 

@@ -169,7 +169,7 @@ class SqliteSessionRepo:
         """Rebuild the branch cache of a session from its parent pointers, under the writer claim.
 
         Raises:
-            SessionNotFound, SessionLocked.
+            SessionNotFound, SessionLocked: nothing was changed.
             CorruptSession: a parent pointer leads nowhere; nothing was changed.
         """
         database, _, _ = await self._holding(check_session_id(session_id))
