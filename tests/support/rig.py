@@ -125,13 +125,13 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], limit: int = 5000) -> None:
-    """Let the loop run until `condition` holds; fails when it never does."""
-    for _ in range(limit):
-        if condition():
-            return
+async def until(condition: Callable[[], bool], limit_seconds: float = 20) -> None:
+    """Let the loop run until `condition` holds, which may take other threads; fails when it never does."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit_seconds
+    while not condition():
+        assert loop.time() < end, "the condition never held"
         await asyncio.sleep(0)
-    raise AssertionError("the condition never held")
 
 
 def results_of(session_log: Sequence[object]) -> dict[str, ToolResultMessage]:

@@ -66,7 +66,9 @@ class MutationLine:
                     result = await job.run()
                 except asyncio.CancelledError:
                     job.future.cancel()
-                    raise  # the loop is ending: the rest stays undone
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise  # the loop is ending: the rest stays undone
                 except BaseException as error:
                     if not job.future.done():
                         job.future.set_exception(error)
