@@ -38,6 +38,8 @@ def respond(request: ScriptedRequest) -> AssistantMessage:
     used = Usage(
         input=40 * len(request.context.messages), output=10, total_tokens=40 * len(request.context.messages) + 10
     )
+    if not request.context.tools:
+        return answer("Beds are measured.")  # a summary request
     if isinstance(request.context.messages[-1], ToolResultMessage):
         return answer("3.5 metres.", usage=used)
     return answer("Working.", calls=[call("measure", {"bed": 1})], usage=used)
