@@ -1,7 +1,9 @@
-"""Cost budget: when the session's ledger has reached a limit, the run is aborted before it spends more.
+"""Cost budget: when the session's ledger has reached a limit, the run is aborted before it
+spends more.
 
-The ledger is durable, so the limit holds across crashes and restarts. What a request cost is known once it has been
-answered: the last request may go past the limit, and a request that a crash cut off is not in the ledger.
+The ledger is durable, so the limit holds across crashes and restarts. What a request cost
+is known once it has been answered: the last request may go past the limit, and a request
+that a crash cut off is not in the ledger.
 """
 
 from agent_harness import AgentHarness
@@ -9,10 +11,12 @@ from agent_harness.hooks.catalog import BeforeRequest, BeforeTool, ToolDecision
 
 
 class CostBudget:
-    """`limit` is the cost at which work stops, in the currency of the models' prices, for the session with all lanes.
+    """`limit` is the cost at which work stops, in the currency of the models' prices, for
+    the session with all lanes.
 
-    Both places where money is spent ask: before a request, and before a tool. A run that starts on a spent budget is
-    aborted before its first request. The aborted run ends like any other: its outcome is `aborted`.
+    Both places where money is spent ask: before a request, and before a tool. A run that
+    starts on a spent budget is aborted before its first request. The aborted run ends like
+    any other: its outcome is `aborted`.
     """
 
     def __init__(self, limit: float) -> None:
@@ -39,7 +43,9 @@ class CostBudget:
 
     async def _before_tool(self, event: BeforeTool) -> ToolDecision | None:
         stopped = await self._stop_if_spent(event.lane)
-        return ToolDecision(block="The budget of this session is spent.") if stopped else None
+        return (
+            ToolDecision(block="The budget of this session is spent.") if stopped else None
+        )
 
     async def _stop_if_spent(self, lane_name: str) -> bool:
         if await self.spent() < self._limit:
@@ -47,5 +53,7 @@ class CostBudget:
         assert self._harness is not None
         lane = await self._harness.lane(lane_name)
         assert lane is not None
-        await lane.abort()  # durable when it returns; the parked request or tool sees it and does not start
+        await (
+            lane.abort()
+        )  # durable when it returns; the parked request or tool sees it and does not start
         return True

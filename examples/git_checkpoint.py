@@ -1,10 +1,12 @@
-"""Git checkpoint: after every tool that changed files, the working tree is committed to a ref of its own.
+"""Git checkpoint: after every tool that changed files, the working tree is committed to a
+ref of its own.
 
-The user's branch, index and working tree are not touched. To see the checkpoints of a project:
-`git log -p refs/agent/checkpoints`; to bring one back: `git restore --source=<commit> .`.
+The user's branch, index and working tree are not touched. To see the checkpoints of a
+project: `git log -p refs/agent/checkpoints`; to bring one back: `git restore
+--source=<commit> .`.
 
-`after_tool` can run again for the same call when the process dies before its result is committed. That is harmless: a
-tree equal to the newest checkpoint's makes no new one.
+`after_tool` can run again for the same call when the process dies before its result is
+committed. That is harmless: a tree equal to the newest checkpoint's makes no new one.
 """
 
 import asyncio
@@ -28,8 +30,9 @@ AUTHOR = {
 class GitCheckpoint:
     """Checkpoints of the git repository whose root is `root`.
 
-    A tool counts as one that changes files if its result names `changedPaths` in `details`, as the built-in ones do, or
-    if it is among `tools`, for those that cannot say, such as a shell.
+    A tool counts as one that changes files if its result names `changedPaths` in `details`,
+    as the built-in ones do, or if it is among `tools`, for those that cannot say, such as a
+    shell.
     """
 
     def __init__(self, root: Path, *, tools: frozenset[str] = frozenset({"shell"})) -> None:
@@ -44,7 +47,9 @@ class GitCheckpoint:
     async def _after_tool(self, event: AfterTool) -> None:
         if event.tool_name not in self._tools and not _changed_paths(event):
             return
-        message = f"{event.tool_name}\n\nRun: {event.run_id}\nTool-call: {event.tool_call_id}"
+        message = (
+            f"{event.tool_name}\n\nRun: {event.run_id}\nTool-call: {event.tool_call_id}"
+        )
         async with self._one_at_a_time:
             await asyncio.to_thread(self._commit, message)
 
@@ -61,7 +66,9 @@ class GitCheckpoint:
             return
         parents = () if parent is None else ("-p", parent)
         commit = self._git("commit-tree", tree, *parents, "-m", message, env=AUTHOR)
-        self._git("update-ref", REF, commit, newest or "0" * len(commit))  # refused if somebody else moved it meanwhile
+        self._git(
+            "update-ref", REF, commit, newest or "0" * len(commit)
+        )  # refused if somebody else moved it meanwhile
 
     def _resolve(self, name: str) -> str | None:
         done = self._run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
@@ -69,10 +76,12 @@ class GitCheckpoint:
 
     def _git(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         done = self._run(*arguments, env=env)
-        done.check_returncode()  # raised in the hook: reported as `handler_error`, and the run goes on
+        done.check_returncode()  # raised in the hook: a `handler_error`, and the run goes on
         return done.stdout.strip()
 
-    def _run(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["git", *arguments],
             cwd=self._root,

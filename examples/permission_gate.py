@@ -1,7 +1,8 @@
 """Permission gate: every tool call is allowed, refused or asked about before it starts.
 
-A call that was cleared is not asked about again: its `tool_started` record is the durable answer. A call that was
-asked about and had not started when the process died is asked about again.
+A call that was cleared is not asked about again: its `tool_started` record is the durable
+answer. A call that was asked about and had not started when the process died is asked about
+again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,8 +18,8 @@ Ask: TypeAlias = Callable[[BeforeTool], Awaitable[bool]]
 class PermissionGate:
     """`rules` maps tool names to permissions; a tool without a rule gets `otherwise`.
 
-    `ask` is awaited for "ask". Without an answer within `timeout_ms`, or when it raises, the call is refused: the
-    `before_tool` hook fails closed.
+    `ask` is awaited for "ask". Without an answer within `timeout_ms`, or when it raises,
+    the call is refused: the `before_tool` hook fails closed.
     """
 
     def __init__(
@@ -36,7 +37,12 @@ class PermissionGate:
 
     async def setup(self, harness: AgentHarness) -> None:
         """Register the hook."""
-        harness.hooks.on("before_tool", self._decide, id="examples.permission-gate", timeout_ms=self._timeout_ms)
+        harness.hooks.on(
+            "before_tool",
+            self._decide,
+            id="examples.permission-gate",
+            timeout_ms=self._timeout_ms,
+        )
 
     async def _decide(self, event: BeforeTool) -> ToolDecision | None:
         permission = self._rules.get(event.tool_name, self._otherwise)
@@ -44,4 +50,4 @@ class PermissionGate:
             return None
         if permission == "ask" and await self._ask(event):
             return None
-        return ToolDecision(block=f"The user does not allow {event.tool_name} here. Find another way, or ask for it.")
+        return ToolDecision(block=f"The user does not allow {event.tool_name} here.")

@@ -1,10 +1,12 @@
-"""To-do list: the model keeps a list with a tool, the session keeps it in custom entries, a projector shows it.
+"""To-do list: the model keeps a list with a tool, the session keeps it in custom entries, a
+projector shows it.
 
-The list belongs to the path: another lane or branch has its own, and a fork takes its list along. The newest `todo`
-entry on the path is the list.
+The list belongs to the path: another lane or branch has its own, and a fork takes its list
+along. The newest `todo` entry on the path is the list.
 
-The tool only checks its arguments; the entry is written by `after_tool`, which knows the lane. If the process dies
-between the entry and the tool's result, the hook runs again and writes an equal entry: the list stays the same.
+The tool only checks its arguments; the entry is written by `after_tool`, which knows the
+lane. If the process dies between the entry and the tool's result, the hook runs again and
+writes an equal entry: the list stays the same.
 """
 
 from collections.abc import Mapping
@@ -34,8 +36,12 @@ class Item(BaseModel):
 
 
 @tool(name=TOOL_NAME, replay="safe")
-async def todo(items: Annotated[list[Item], Field(description="The whole list, in order.")]) -> AgentToolResult:
-    """Replace the to-do list. Use it for work of several steps, and whenever the state of an item changes."""
+async def todo(
+    items: Annotated[list[Item], Field(description="The whole list, in order.")],
+) -> AgentToolResult:
+    """Replace the to-do list. Use it for work of several steps, and whenever the state of
+    an item changes.
+    """
     kept: list[JsonValue] = [item.model_dump() for item in items]
     return text_result(f"The list has {len(kept)} items.", {"items": kept})
 
@@ -66,16 +72,24 @@ class TodoList:
 
     @staticmethod
     async def items(lane: AgentLane) -> list[Item]:
-        """The list on the lane's path; empty when there is none. During a run, as of its last checkpoint."""
-        entry = await lane.session.find_entry_on_branch(type="custom", custom_type=CUSTOM_TYPE)
+        """The list on the lane's path; empty when there is none. During a run, as of its
+        last checkpoint.
+        """
+        entry = await lane.session.find_entry_on_branch(
+            type="custom", custom_type=CUSTOM_TYPE
+        )
         return [] if entry is None else _items(entry)
 
 
 def project(entry: Entry) -> tuple[AgentMessage, ...]:
     """What the model reads where the entry stands."""
-    lines = "\n".join(f"- [{item.state}] {item.text}" for item in _items(entry)) or "(empty)"
+    lines = (
+        "\n".join(f"- [{item.state}] {item.text}" for item in _items(entry)) or "(empty)"
+    )
     content = f"The to-do list is now:\n{lines}"
-    return (CustomMessage(custom_type=CUSTOM_TYPE, content=content, timestamp=entry.timestamp),)
+    return (
+        CustomMessage(custom_type=CUSTOM_TYPE, content=content, timestamp=entry.timestamp),
+    )
 
 
 PROJECTORS: Mapping[str, EntryProjector] = {CUSTOM_TYPE: project}
