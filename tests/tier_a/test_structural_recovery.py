@@ -376,7 +376,7 @@ async def test_a_compaction_from_before_the_crash_counts_between_two_answers(ses
     prefix = Structural(session)
     await prefix.talked()
     await prefix.start("word " * 90_000)
-    tail = (user("word " * 90_000),)
+    tail = (user("An earlier question."), answer("Its answer."), user("word " * 90_000))  # could be cut again
     await prefix.body("cp1", CompactionBody(summary="Supplied.", retained_tail=tail, tokens_before=9))
     rig, trace, _ = await resumed(session, "Fits after all.")
     result = await rig.harness.resume()

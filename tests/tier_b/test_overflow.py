@@ -178,7 +178,8 @@ async def test_without_a_compaction_an_overflow_is_terminal_and_durable(repo: Se
         await rig.harness.prompt("First question.")
     else:
         rig.provider.played = 1
-    rig.harness.hooks.on("before_compaction", lambda _: CompactionDecision(decline=True))
+    if how == "declined":
+        rig.harness.hooks.on("before_compaction", lambda _: CompactionDecision(decline=True))
     before = len(await rig.lines())
     result = await rig.harness.prompt("Big question.")
     assert isinstance(result, Ok)

@@ -18,6 +18,7 @@ from agent_harness.hooks.catalog import (
     CompactionDecision,
     NavigationDecision,
 )
+from agent_harness.lanes.reads import LaneReads
 from agent_harness.outcomes import (
     CompactionCompleted,
     CompactionEnded,
@@ -28,11 +29,18 @@ from agent_harness.outcomes import (
     NothingToCompact,
     UnknownTarget,
 )
+from agent_harness.procedures.compaction import context_size
 from agent_harness.providers.base import Model, ModelRegistry
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, answer, call, drive_until, start
 from agent_harness.types.entries import CompactionBody
-from agent_harness.types.messages import CompactionSummaryMessage, ToolResultMessage, Usage, UserMessage
+from agent_harness.types.messages import (
+    AssistantMessage,
+    CompactionSummaryMessage,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
 from agent_harness.types.structural import CompactResult, NavigateOptions, SummaryResult
 from tests.support.rig import Calls, Rig, open_rig, turns
 
@@ -166,6 +174,26 @@ async def test_a_second_compaction_updates_the_first_ones_summary(repo: SessionR
     assert "Second question." in asked  # the first one's retained tail is not lost
     assert "First question." not in asked
     await rig.harness.close()
+
+
+async def test_a_retained_answers_usage_says_nothing_about_the_compacted_context(repo: SessionRepo) -> None:
+    """A-6: live, and after a reopening."""
+    rig = await talked(repo, answer("Long.", usage=FULL), "Summary.")
+    await rig.harness.prompt("Third question.")
+    compacted = await rig.harness.compact()
+    assert isinstance(compacted, Ok)
+    assert isinstance(compacted.value, CompactionCompleted)
+    body = compacted.value.entry.body
+    assert isinstance(body, CompactionBody)
+    assert FULL in [m.usage for m in body.retained_tail if isinstance(m, AssistantMessage)]
+    assert body.tokens_before >= 90_000
+    assert await context_size(LaneReads(rig.harness._lane)) < 1_000
+    await rig.harness.close()
+    again = await open_rig(await repo.open("requests"), "Fourth answer.")
+    assert await context_size(LaneReads(again.harness._lane)) < 1_000
+    await again.harness.prompt("Fourth question.")
+    assert len(await again.session.find_entries(type="compaction")) == 1
+    await again.harness.close()
 
 
 async def test_the_context_only_grows_at_the_tail_but_for_the_compaction(repo: SessionRepo) -> None:
@@ -464,6 +492,32 @@ async def test_an_abort_before_the_move_moves_nothing(repo: SessionRepo) -> None
     result = await work
     assert isinstance(result, Ok)
     assert (result.value.kind, await rig.harness.get_leaf_id()) == ("aborted", leaf)
+    await rig.harness.close()
+
+
+@pytest.mark.parametrize("kind", ["compaction", "navigation"])
+async def test_an_abort_behind_a_supplied_summary_keeps_it_out_of_the_tree(repo: SessionRepo, kind: str) -> None:
+    rig = await talked_by_hand(repo)
+    leaf, usage = await rig.harness.get_leaf_id(), Usage(input=7)
+    compaction = CompactionDecision(compaction=CompactResult(summary="Supplied.", usage=usage))
+    navigation = NavigationDecision(summary=SummaryResult(summary="Supplied.", usage=usage))
+    rig.harness.hooks.on("before_compaction", lambda _: compaction)
+    rig.harness.hooks.on("before_navigation", lambda _: navigation)
+    options = NavigateOptions(summarize=True)
+    target = await first_answer(rig)
+    work = await start(rig.harness.compact() if kind == "compaction" else rig.harness.navigate_tree(target, options))
+    await drive_until(rig.harness, "append_record")  # the hook's usage
+    assert isinstance(await rig.harness.abort(), Ok)
+    await rig.harness.run_to_completion()
+    result = await work
+    assert isinstance(result, Ok)
+    assert (result.value.kind, await rig.harness.get_leaf_id()) == ("aborted", leaf)
+    assert (await rig.lines(usage=True))[-4:] == [
+        "R operation_started",
+        "R abort_requested",
+        "R usage",
+        "R operation_finished",
+    ]
     await rig.harness.close()
 
 

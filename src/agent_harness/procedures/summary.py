@@ -136,7 +136,7 @@ async def _request(
             step=step.kind,
             attempt=attempt,
             run_id=reads.op.id,
-            options=replace(options, deferred=False),
+            options=options,
             system_prompt=SYSTEM_PROMPT,
             messages=(UserMessage(content=prompt.text, timestamp=reads.now_ms()),),
         ),
