@@ -4,11 +4,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
-from agent_harness import HarnessEvent, Ok, StreamOptions
+import pytest
+
+from agent_harness import AgentTool, HarnessEvent, HarnessFault, Ok, StreamOptions, ToolInvocation
 from agent_harness.events.catalog import (
     ConfigUpdate,
+    EventType,
     HandlerError,
     LaneCreated,
     MessageEnd,
@@ -33,7 +36,9 @@ from agent_harness.providers.base import ModelRegistry
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call, start
 from agent_harness.types.messages import AssistantMessage, DeferredHandle, TextContent
+from agent_harness.types.structural import NavigateOptions
 from agent_harness.types.tools import AgentToolResult
+from session_backends.faults import Faults, FaultyRepo
 from tests.support.event_schema import assert_balanced, assert_on_the_wire, assert_snapshot_on_the_wire
 from tests.support.prefix import Prefix
 from tests.support.rig import Calls, Held, Rig, open_rig, turns, until
@@ -555,6 +560,53 @@ async def test_no_event_holds_a_secret_or_a_live_object(repo: SessionRepo) -> No
         "run_start",
     }
     assert SECRET not in json.dumps(wires)
+
+
+async def test_every_type_of_the_catalogue_is_emitted(repo: SessionRepo) -> None:
+    faults = Faults()
+    session = await FaultyRepo(repo, faults).create()
+    held = Held()
+    rig = await open_rig(
+        session,
+        answer("Half.", error_message="overloaded", error_code="overloaded"),
+        answer("Working.", calls=[call("report", id="c1"), call("measure", id="c2")]),
+        answer("Noted. " * 3_000),
+        answer("A summary."),
+        answer(deferred=HANDLE),
+        tools=[held.tool(), reporter()],
+        fetches=[answer(deferred=HANDLE)],
+    )
+    told = Told()
+    (await rig.harness.watch_session()).start(told)
+    rig.harness.events.on("run_start", lambda event: 1 / 0)  # type: ignore[arg-type, return-value]
+    run = await start(rig.harness.prompt("Go."))
+    await until(lambda: held.made == ["c2"], 200_000)
+    await rig.harness.set_thinking_level("high")
+    await rig.harness.next_run("Later.")
+    held.gate("c2").set()
+    await run
+    first = (await rig.harness.session.find_entries(order="oldestFirst", limit=1))[0]
+    await rig.harness.compact()
+    await rig.harness.navigate_tree(first.id, NavigateOptions(label="mark"))
+    await rig.harness.create_lane("side", first.id)
+    await rig.harness.prompt("Think long.")
+    await rig.harness.resume()
+    await rig.harness.abort()
+    await rig.harness.wait_for_idle()
+    faults.at = faults.writes + 1
+    with pytest.raises(HarnessFault):
+        await rig.harness.next_run("Never stored.")
+    wires = await finish(rig, told)
+    missing = set(get_args(EventType)) - {wire["type"] for wire in wires}
+    assert missing == set()
+
+
+def reporter() -> AgentTool:
+    async def execute(invocation: ToolInvocation) -> AgentToolResult:
+        invocation.update(AgentToolResult(content=(TextContent(text="half"),)))
+        return AgentToolResult(content=(TextContent(text="done"),))
+
+    return AgentTool(name="report", description="reports", parameters={"type": "object"}, execute=execute)
 
 
 async def test_two_lanes_keep_their_own_order(repo: SessionRepo) -> None:

@@ -59,7 +59,7 @@ class LiveView:
         """Take note of an event that is about to be published; returns it with what only the lane knows."""
         operation = self._state().lane_state.operation
         match event:
-            case CompactionStart() | NavigationStart() if operation is not None:
+            case CompactionStart() | NavigationStart() if operation is not None and operation.kind != "run":
                 event = replace(event, started_at=operation.started_at)
             case NavigationEnd() if self._moved is not None:
                 path = self._moved[1]
