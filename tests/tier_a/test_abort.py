@@ -5,6 +5,7 @@ import pytest
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import answer, check_fixed_point, start
 from agent_harness.types.messages import ToolResultMessage
+from agent_harness.types.records import QueueName
 from tests.support.prefix import Prefix, calls, errored, real
 from tests.support.rig import Calls, assert_sound, open_rig, results_of, said
 
@@ -121,3 +122,42 @@ async def test_a_run_aborted_before_and_after_each_of_its_actions_is_closed(repo
     else:
         raise AssertionError("the run never ended")
     assert kinds >= {"append_entry", "append_record", "stream_assistant", "execute_tool", "try_finish_run"}
+
+
+@pytest.mark.parametrize("queue", ["steer", "followUp"])
+async def test_an_answer_that_its_provider_cut_loses_no_accepted_input(repo: SessionRepo, queue: QueueName) -> None:
+    """Nobody asked for an abort, so no marker cleared the queue."""
+    session = await repo.create()
+    prefix = Prefix(session)
+    await prefix.start()
+    await prefix.attempt()
+    await prefix.queued(queue, "q1", "and this")
+    await prefix.entry("a1", answer("half", stop_reason="aborted"))
+    rig = await open_rig(session, "done")
+    assert (await rig.harness.resume()).unwrap().kind == "completed"
+    assert (await rig.lines())[-4:] == ["E user", "R step_attempt", "E assistant stop", "R operation_finished"]
+    await assert_sound(session)
+
+
+async def test_input_at_any_moment_of_a_cut_answer_is_consumed_or_refused(repo: SessionRepo) -> None:
+    accepted = 0  # behind the cut answer
+    for k in range(20):
+        session = await repo.create(id=f"s{k}")
+        cut = answer("half", calls=calls(1), stop_reason="aborted")
+        rig = await open_rig(session, cut, "done", tools=[Calls().tool()], drive="manual")
+        work = await start(rig.harness.prompt("go"))
+        action = await rig.harness.peek_action()
+        for _ in range(k):
+            action = await rig.harness.execute_action() if action is not None else None
+        steered = await rig.harness.steer("and this")
+        await rig.harness.run_to_completion()
+        lines = await rig.lines()
+        assert lines.count("E user") == 1 + steered.ok
+        answered = "E user" in lines[lines.index("E assistant aborted") :]
+        assert (await work).unwrap().kind == ("completed" if answered else "aborted")
+        accepted += answered
+        await assert_sound(session)
+        await rig.harness.close()
+        if action is None:
+            break
+    assert accepted > 3

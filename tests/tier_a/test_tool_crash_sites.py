@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent_harness.hooks.catalog import AfterTool, ToolResultPatch
+from agent_harness.hooks.catalog import AfterTool, BeforeTool, ToolResultPatch
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import RecordItem
-from agent_harness.testing import answer
+from agent_harness.testing import answer, call
 from agent_harness.types.messages import TextContent, Usage
 from agent_harness.types.records import Replay
 from agent_harness.types.usage import sum_usage
@@ -324,3 +324,31 @@ async def test_a_tool_that_changes_its_arguments_changes_no_record(repo: Session
     assert tools.made == ["c1"]
     started = await session.find_records(type="tool_started")
     assert started[0].body.effective_args == {"bed": 1}
+
+
+async def test_a_policy_that_changes_nested_arguments_in_place_changes_no_entry(repo: SessionRepo) -> None:
+    """In recovery the call comes from live state; the fixed-point check compares it with the store."""
+    session = await repo.create()
+    prefix = Prefix(session)
+    await prefix.start()
+    await prefix.attempt()
+    await prefix.entry("a1", answer(calls=[call("measure", {"deep": {"x": 1}}, id="c1")]))
+    rig = await open_rig(session, "done", tools=[Calls().tool()])
+
+    def spoil(event: BeforeTool) -> None:
+        deep = event.args["deep"]
+        assert isinstance(deep, dict)
+        deep["x"] = 2
+
+    rig.harness.hooks.on("before_tool", spoil)
+    held = live_arguments(rig)
+    await resumed(rig)
+    assert held == {"deep": {"x": 1}}
+
+
+def live_arguments(rig: Rig) -> object:
+    """The arguments of the first call, as live state holds them."""
+    operation = rig.harness._lane.operation
+    assert operation is not None
+    assert operation.tool_batch is not None
+    return operation.tool_batch.calls[0].tool_call.arguments

@@ -32,7 +32,7 @@ from ..outcomes import (
 )
 from ..procedures.compaction import prepare
 from ..reducer.fold import configuration_from
-from ..reducer.predicates import has_pending_input, has_pending_work
+from ..reducer.predicates import has_pending_input, has_pending_work, has_queued_input
 from ..result import Err, Ok, Result
 from ..session.context import configuration_entries
 from ..types.entries import MessageBody, ProvisionedEntry
@@ -294,9 +294,10 @@ async def finish_operation(
     error: OperationError | None,
     event: HarnessEvent | None = None,
 ) -> Literal["finished", "continue"]:
-    """Terminal record unless an abort marker or, for an abort, a deferred write comes first."""
+    """Terminal record unless something comes first: an abort marker, or for an abort a deferred write or kept input."""
     op = _own(lane, run_id)
-    if (outcome != "aborted" and op.aborting) or (outcome == "aborted" and op.pending_writes):
+    waiting = op.pending_writes or has_queued_input(op)
+    if (outcome != "aborted" and op.aborting) or (outcome == "aborted" and waiting):
         return "continue"
     await _finish(lane, op, outcome, error)
     if event is not None:

@@ -2,16 +2,19 @@
 
 from ..effects.base import Effects
 from ..outcomes import RunAborted
-from ..reducer.predicates import ended_by_abort
+from ..reducer.predicates import ended_by_abort, has_queued_input
 from ..telemetry.context import TelemetryContext
 from .build import assistant_entry, closing_message
 from .tools import abort_tool_batch
 
 
-async def abort_path(fx: Effects, parent: TelemetryContext) -> RunAborted:
+async def abort_path(fx: Effects, parent: TelemetryContext) -> RunAborted | None:
     """Reconcile an aborting run and close it.
 
     Loops while deferred writes arrive: facts survive abort, and come before the close.
+
+    Returns:
+        None when nobody asked for the abort (the provider cut its own answer) and queued input waits: it is not lost.
     """
     reads = fx.reads
     op = reads.op
@@ -23,6 +26,8 @@ async def abort_path(fx: Effects, parent: TelemetryContext) -> RunAborted:
             await fx.apply_pending_write(op.id, write.id, parent)
         if not ended_by_abort(reads.op):
             await _append_closing_message(fx, parent)
+        if not reads.aborting and has_queued_input(reads.op):
+            return None
         answer, leaf_id = reads.answer, reads.state.lane_state.leaf_id
         if await fx.finish_operation(op.id, "aborted", parent) == "finished":
             assert answer is not None

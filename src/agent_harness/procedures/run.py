@@ -49,7 +49,7 @@ class _Run:
         for item in self._reads.op.missing_initial_messages:
             await self._fx.append_entry(item, self._parent)  # accepted input is never dropped, even when aborting
         if self._reads.aborting or ended_by_abort(self._reads.op):
-            return await abort_path(self._fx, self._parent)
+            return await self._aborted()
         if self._reads.op.deferred is not None:
             await self._redeem()
         batch = self._reads.op.tool_batch
@@ -70,10 +70,10 @@ class _Run:
         match signal:
             case signals.Park():
                 if self._reads.aborting:  # accepted while the handle was on its way into the tree
-                    return await abort_path(self._fx, self._parent)
+                    return await self._aborted()
                 return self._suspended(signal)
             case signals.Aborted():
-                return await abort_path(self._fx, self._parent)
+                return await self._aborted()
             case signals.RunFailed():
                 return await self._drain_failed(signal.error)
             case _:
@@ -85,7 +85,7 @@ class _Run:
         while True:
             await self._checkpoint()
             if self._reads.aborting:
-                return await abort_path(self._fx, self._parent)
+                return await self._aborted()
             if needs_assistant(self._reads.op):
                 tried = self._tried_threshold or self._reads.op.threshold_tried
                 if not tried and await context_over_limit(self._fx):
@@ -212,7 +212,7 @@ class _Run:
                     await self._fx.apply_pending_write(self._run_id, write.id, self._parent)
                 consumed = await self._consume("steer") or await self._consume("followUp")
                 if self._reads.aborting:
-                    return await abort_path(self._fx, self._parent)
+                    return await self._aborted()
                 if consumed:
                     return await self._loop()
                 if has_pending_input(self._reads.op):
@@ -222,6 +222,18 @@ class _Run:
                     return failed
         except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
             return await self._signalled(signal)
+
+    async def _aborted(self) -> RunOutcome:
+        """Close as aborted, unless input that no abort cleared starts new work."""
+        while True:
+            outcome = await abort_path(self._fx, self._parent)
+            if outcome is not None:
+                return outcome
+            if await self._consume("steer") or await self._consume("followUp"):
+                try:
+                    return await self._loop()
+                except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
+                    return await self._signalled(signal)
 
     async def _consume(self, queue: str) -> bool:
         consumed = False

@@ -29,6 +29,11 @@ def has_pending_input(op: OperationState) -> bool:
     return bool(op.pending_writes or op.pending_steer or op.pending_follow_up)
 
 
+def has_queued_input(op: OperationState) -> bool:
+    """Steering or follow-up messages are waiting; an abort clears them."""
+    return bool(op.pending_steer or op.pending_follow_up)
+
+
 def has_pending_work(op: OperationState) -> bool:
     """Something is left to do before the run may end."""
     return has_pending_input(op) or needs_assistant(op)
