@@ -13,7 +13,7 @@ from .output import drop_stdout, note
 from .variables import MODEL_VARIABLE, STORE_VARIABLE, TRACE_VARIABLE
 
 if TYPE_CHECKING:
-    from .running import Settings
+    from .settings import Settings
     from .store import Store
 
 Command: TypeAlias = Callable[[], Coroutine[Any, Any, int]]  # what the coroutine is sent is asyncio's own affair
@@ -94,6 +94,33 @@ def run(
         settings = _settings(directory, store, model, base_url, system, json=json, quiet=quiet)
         text = sys.stdin.read() if prompt == "-" else prompt
         return await command(settings, text, session, interrupted)
+
+    return work
+
+
+@app.command()
+def chat(
+    *,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Go on with this session.")] = None,
+    newest: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the newest session of the folder.")
+    ] = False,
+    interrupted: Annotated[
+        Literal["ask", "resume", "abort"], typer.Option(help="What to do with the session's interrupted run.")
+    ] = "ask",
+    store: StoreUrl = None,
+    directory: Folder = None,
+    system: System = None,
+    json: Annotated[bool, typer.Option("--json", help="Print every event as JSON, one per line.")] = False,
+) -> Command:
+    """Talk with an agent that works in the folder; a line typed while it works steers it."""
+    from .chat import chat as command
+
+    async def work() -> int:
+        settings = _settings(directory, store, model, base_url, system, json=json, quiet=True)
+        return await command(settings, session, newest=newest, interrupted=interrupted)
 
     return work
 
@@ -205,7 +232,7 @@ def _settings(
     json: bool,
     quiet: bool,
 ) -> "Settings":
-    from .running import Settings
+    from .settings import Settings
     from .store import find_store
 
     folder = _folder(directory)

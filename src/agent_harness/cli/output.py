@@ -20,6 +20,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Marks that reorder text: a shown command could read differently from the one that ran.
 _BIDI = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+# What may be the beginning of a sequence whose rest has not arrived.
+_UNFINISHED = re.compile(
+    r"(?:\r|(?:\x1b\[|\x9b)[0-?]*[ -/]*|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*\x1b?|\x1b[ -/]*)\Z"
+)
+_LONGEST_SEQUENCE = 65_536
 _BREAK = re.compile(r"\s*[\n\u2028\u2029]\s*")
 
 
@@ -27,6 +32,26 @@ def printable(text: str) -> str:
     """`text` without anything a terminal would obey; line breaks and tabs stay."""
     text = _SEQUENCE.sub("", text.replace("\r\n", "\n"))
     return _SURROGATE.sub("\ufffd", _BIDI.sub("", _CONTROL.sub("", text)))
+
+
+class PrintableStream:
+    """`printable` for text that arrives in pieces: a sequence cut by a piece's end is not left behind."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown now."""
+        text = self._held + piece
+        unfinished = _UNFINISHED.search(text)
+        cut = unfinished.start() if unfinished and len(text) <= _LONGEST_SEQUENCE else len(text)
+        self._held = text[cut:]
+        return printable(text[:cut])
+
+    def end(self) -> str:
+        """What was held back; the next piece begins anew."""
+        rest, self._held = self._held, ""
+        return printable(rest)
 
 
 def one_line(text: str, limit: int | None = None) -> str:

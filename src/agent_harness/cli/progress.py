@@ -19,6 +19,24 @@ from .rendering import content_text
 _CHARS = 100
 
 
+def event_line(event: HarnessEvent) -> str | None:
+    """What an event says beside the answer's text, on one line; None when it says nothing to a reader."""
+    match event:
+        case ToolStart(tool_name=name, args=args):
+            return f"> {one_line(name)} {one_line(to_json(args), _CHARS)}"
+        case ToolEnd(tool_name=name, result=result, is_error=failed):
+            return f"{'!' if failed else '<'} {one_line(name)}: {one_line(content_text(result.content), _CHARS)}"
+        case RetryScheduled():
+            return (
+                f"! attempt {event.attempt} of {event.max_attempts} failed, next in {event.delay_ms / 1000:.1f} s: "
+                f"{one_line(event.error_message, _CHARS)}"
+            )
+        case CompactionStart():
+            return "compacting the conversation"
+        case _:
+            return None
+
+
 class Progress:
     """Listens to a harness. On a terminal that shows the answer too, text is counted instead of written twice."""
 
@@ -33,19 +51,10 @@ class Progress:
                 self._text(delta)
             case MessageEnd(message=AssistantMessage()):
                 self._end_of_text()
-            case ToolStart(tool_name=name, args=args):
-                note(f"> {name} {one_line(to_json(args), _CHARS)}")
-            case ToolEnd(tool_name=name, result=result, is_error=failed):
-                note(f"{'!' if failed else '<'} {name}: {one_line(content_text(result.content), _CHARS)}")
-            case RetryScheduled():
-                note(
-                    f"! attempt {event.attempt} of {event.max_attempts} failed, next in {event.delay_ms / 1000:.1f} s: "
-                    f"{one_line(event.error_message, _CHARS)}"
-                )
-            case CompactionStart():
-                note("compacting the conversation")
             case _:
-                pass
+                line = event_line(event)
+                if line is not None:
+                    note(line)
 
     def _text(self, delta: str) -> None:
         self._streamed += len(delta)

@@ -6,8 +6,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
 from ..harness import AgentHarness
@@ -27,60 +25,46 @@ from ..result import Err
 from ..session.session import Session
 from ..tools import coding_tools
 from ..types.codec import dump
-from ..types.json import JsonValue, check_text
+from ..types.json import JsonValue
 from ..types.messages import AssistantMessage
 from .failure import INTERRUPTED, TRY_LATER, Failure
 from .models import Chosen, check_reachable, choose_model
-from .output import note, one_line, printable, say, to_json
+from .output import note, printable, say, to_json
 from .progress import Progress
-from .rendering import message_text
-from .store import Store, find_interrupted, is_interrupted, open_session, open_store, prepare_default
+from .settings import (
+    Settings,
+    as_before,
+    at_terminal,
+    check_prompt,
+    create_session,
+    resume_command,
+    suspended_text,
+)
+from .store import find_interrupted, is_interrupted, open_session, open_store, prepare_default
 from .variables import MODEL_VARIABLE
 
 Interrupted: TypeAlias = Literal["ask", "resume", "abort"]
 
-SYSTEM_PROMPT = """You work on the files of the folder {folder} with the tools you are given. Paths are relative to it.
-Look before you change something, keep to what was asked, and end with a short answer that says what you did."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What `run` and `resume` share."""
-
-    folder: Path
-    folder_given: bool  # by the command line; else an existing session's own folder is used
-    store: Store
-    model: str | None
-    base_url: str | None
-    system_prompt: str | None
-    json: bool
-    quiet: bool
-
 
 async def run(settings: Settings, prompt: str, session_id: str | None, interrupted: Interrupted) -> int:
     """Give a prompt to a new session, or to an existing one; print the answer."""
-    _check_prompt(prompt)
+    check_prompt(prompt)
     if session_id is None:
         model = settings.model or os.environ.get(MODEL_VARIABLE)
         chosen = choose_model(model, settings.base_url, settings.folder)
         await check_reachable(chosen.server)
         await _tell_interrupted(settings)
         prepare_default(settings.store)
-        async with open_store(settings.store, must_exist=False) as repo:
-            header: dict[str, JsonValue] = {"model": chosen.name}
-            if chosen.given is not None:
-                header["baseUrl"] = chosen.given
-            if settings.system_prompt is not None:
-                header["systemPrompt"] = settings.system_prompt
-            session = await repo.create(cwd=str(settings.folder), metadata=header)
-            async with session:
-                await session.set_name(one_line(prompt, 80))
-                return await _operate(settings, session, chosen, lambda harness: _prompt(harness, prompt))
+        async with (
+            open_store(settings.store, must_exist=False) as repo,
+            await create_session(repo, settings, chosen, prompt) as session,
+        ):
+            return await _operate(settings, session, chosen, lambda harness: _prompt(harness, prompt))
     async with (
         open_store(settings.store, must_exist=True) as repo,
         await open_session(repo, session_id, settings.store) as session,
     ):
-        settings = _as_before(settings, session)
+        settings = as_before(settings, session)
         chosen = choose_model(settings.model, settings.base_url, settings.folder)
         await check_reachable(chosen.server)
 
@@ -102,42 +86,10 @@ async def resume(settings: Settings, session_id: str | None) -> int:
         async with await open_session(repo, session_id, settings.store) as session:
             if not await is_interrupted(session):
                 raise Failure(f"session {session_id} has nothing to resume")
-            settings = _as_before(settings, session)
+            settings = as_before(settings, session)
             chosen = choose_model(settings.model, settings.base_url, settings.folder)
             await check_reachable(chosen.server)
             return await _operate(settings, session, chosen, _resume_all)
-
-
-def _check_prompt(prompt: str) -> None:
-    if not prompt.strip():
-        raise Failure("the prompt is empty")
-    try:
-        check_text(prompt)
-    except ValueError:
-        raise Failure("the prompt is not valid Unicode text") from None
-
-
-def _as_before(settings: Settings, session: Session) -> Settings:
-    """What was not given now is as the session was made with: its folder, model and system prompt."""
-    stored = session.metadata.metadata
-
-    def kept(key: str) -> str | None:
-        value = stored.get(key)
-        return value if isinstance(value, str) else None
-
-    folder = settings.folder
-    if not settings.folder_given and session.metadata.cwd is not None:
-        folder = Path(session.metadata.cwd)
-        if not folder.is_dir():
-            raise Failure(f"the folder of session {session.id} is gone: {folder}; pass --directory")
-    own_model = settings.model is None and kept("model") is not None
-    return replace(
-        settings,
-        folder=folder,
-        model=kept("model") if own_model else settings.model or os.environ.get(MODEL_VARIABLE),
-        base_url=settings.base_url or (kept("baseUrl") if own_model else None),
-        system_prompt=settings.system_prompt if settings.system_prompt is not None else kept("systemPrompt"),
-    )
 
 
 async def _tell_interrupted(settings: Settings) -> None:
@@ -152,11 +104,6 @@ async def _tell_interrupted(settings: Settings) -> None:
         )
 
 
-def resume_command(settings: Settings, session_id: str) -> str:
-    """What to type to go on."""
-    return f"agent-harness resume {session_id}{settings.store.option()}"
-
-
 # Operating -----------------------------------------------------------------------------------------------------------
 
 
@@ -166,7 +113,6 @@ async def _operate(
     chosen: Chosen,
     work: Callable[[AgentHarness], Awaitable[OperationOutcome]],
 ) -> int:
-    prompt = settings.system_prompt or SYSTEM_PROMPT.format(folder=settings.folder)
     task = asyncio.current_task()
     assert task is not None
     signals: list[int] = []
@@ -184,7 +130,7 @@ async def _operate(
             models=chosen.models,
             model=chosen.model,
             tools=coding_tools(settings.folder),
-            system_prompt=prompt,
+            system_prompt=settings.instructions,
         ) as harness:
             if not settings.quiet:
                 harness.events.on(None, Progress())
@@ -239,7 +185,7 @@ async def _settle_interrupted(
     open_on_main = [suspended for suspended in harness.suspended if suspended.lane == harness.name]
     if not open_on_main:
         return
-    decision = _ask(open_on_main[0]) if interrupted == "ask" and _at_terminal() else interrupted
+    decision = _ask(open_on_main[0]) if interrupted == "ask" and at_terminal() else interrupted
     match decision:
         case "resume":
             result = await harness.resume()
@@ -254,24 +200,15 @@ async def _settle_interrupted(
             await harness.wait_for_idle()
         case "ask":
             raise Failure(
-                f"session {session_id} has an interrupted {_told(open_on_main[0])}: "
+                f"session {session_id} has an interrupted {suspended_text(open_on_main[0])}: "
                 f"`{resume_command(settings, session_id)}` finishes it, or pass --interrupted resume or abort"
             )
         case _:
             assert_never(decision)
 
 
-def _told(suspended: SuspendedOperation) -> str:
-    prompt = "; ".join(message_text(message) for message in suspended.prompt)
-    return one_line(f"{suspended.kind} ({prompt})" if prompt else suspended.kind, 120)
-
-
-def _at_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def _ask(suspended: SuspendedOperation) -> Literal["resume", "abort"]:
-    note(f"This session has an interrupted {_told(suspended)}.")
+    note(f"This session has an interrupted {suspended_text(suspended)}.")
     sys.stderr.write("Finish it first? [Y/n] ")
     sys.stderr.flush()
     return "abort" if sys.stdin.readline().strip().lower() in ("n", "no") else "resume"

@@ -20,7 +20,7 @@ async def list_sessions(store: Store, *, json: bool) -> int:
     """One line per session, newest first."""
     async with open_store(store, must_exist=True) as repo:
         for found in await repo.list():
-            say(to_json(_metadata(found)) if json else _metadata_line(found))
+            say(to_json(_metadata(found)) if json else metadata_line(found))
     return 0
 
 
@@ -60,7 +60,7 @@ async def show(store: Store, session_id: str, *, json: bool) -> int:
         if json:
             say(to_json({**told, "usage": dump(stats.usage), "lanes": lanes}))
             return 0
-        say(_metadata_line(session.metadata, name))
+        say(metadata_line(session.metadata, name))
         say(f"{stats.message_count} messages, {stats.total_tokens:g} tokens, {stats.cost_total:.4f} USD")
         for lane in lanes:
             assert isinstance(lane, dict)
@@ -147,7 +147,8 @@ def _metadata(metadata: SessionMetadata) -> dict[str, JsonValue]:
     }
 
 
-def _metadata_line(metadata: SessionMetadata, name: str | None = None) -> str:
+def metadata_line(metadata: SessionMetadata, name: str | None = None) -> str:
+    """`ID  2026-11-30 20:37  Fix the bug`: printable."""
     try:
         when = datetime.fromtimestamp(metadata.created_at / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, OSError, ValueError):

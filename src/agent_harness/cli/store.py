@@ -72,10 +72,14 @@ async def open_store(store: Store, *, must_exist: bool) -> AsyncGenerator[Sessio
 
 
 def prepare_default(store: Store) -> None:
-    """Make the project's own folder, private and out of version control."""
+    """Make the folder of a store that nobody named."""
     if not store.is_default or store.path is None:
         return
-    folder = store.path.parent
+    prepare_folder(store.path.parent)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make a project's own folder, private and out of version control."""
     folder.mkdir(mode=0o700, exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
