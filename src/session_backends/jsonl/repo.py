@@ -251,6 +251,12 @@ class JsonlSessionRepo:
             header = self._peek(path)
             if header is not None and header.id == session_id:
                 return path
+        try:
+            os.scandir(self._root).close()
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # listings pass over what cannot be read; here it would be a wrong answer
+            raise _storage_error(self._root, error) from None
         raise SessionNotFound(f"no session {session_id} in {self._root}")
 
     def _named(self, session_id: str) -> Iterator[Path]:

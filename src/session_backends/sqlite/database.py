@@ -55,7 +55,7 @@ class Database:
         with self._lock:
             self._check_open()
             if self._reader is None:
-                self._reader = Reader(self._open_reader, ended=self._reader_ended)
+                self._reader = Reader(self._open_reader, ended=self._reader_ended, path=self.path)
         return await self._reader.read(run)
 
     async def write(
@@ -126,7 +126,7 @@ class Database:
         with self._lock:
             if self._writer is None:
                 self._check_open()
-                self._writer = Writer(self._open_writer, ended=self._writer_ended)
+                self._writer = Writer(self._open_writer, ended=self._writer_ended, path=self.path)
             return self._writer
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -214,14 +214,17 @@ def acquire(path: Path, *, filesystem_type: FilesystemType, durability: Durabili
 
     Raises:
         UnsuitableFilesystem: on a network or shared file system.
-        StorageError: opened before fork().
+        StorageError: opened before fork(), or the file cannot be reached or made.
     """
     check_filesystem(path, filesystem_type)
     with _REGISTRY.lock:
         _REGISTRY.announce()
-        if create:
-            reserve(path, sync=durability == "power")
-        key = key_of(path)
+        try:
+            if create:
+                reserve(path, sync=durability == "power")
+            key = key_of(path)
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}") from None
         if key is None:
             return None
         database = _REGISTRY.open.get(key)

@@ -78,6 +78,11 @@ def mounted_type(path: Path) -> str | None:
     return found
 
 
+def is_shared(kind: str | None) -> bool:
+    """Whether other machines, or the host of this one, may use a file system of this type at the same time."""
+    return kind is not None and (kind in _SHARED or kind.startswith("fuse."))
+
+
 def check_filesystem(path: Path, filesystem_type: FilesystemType) -> None:
     """Refuse a database whose locks or shared memory other machines cannot see.
 
@@ -85,7 +90,7 @@ def check_filesystem(path: Path, filesystem_type: FilesystemType) -> None:
         UnsuitableFilesystem: naming path and type.
     """
     kind = filesystem_type(path)
-    if kind is not None and (kind in _SHARED or kind.startswith("fuse.")):
+    if is_shared(kind):
         raise UnsuitableFilesystem(f"{path} is on a {kind} file system, where SQLite's WAL mode is not safe")
 
 

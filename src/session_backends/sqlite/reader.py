@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar, cast
 
 from agent_harness.errors import CorruptSession, StorageError
@@ -53,8 +54,11 @@ class _Read:
 class Reader:
     """One thread, one read-only connection, opened at the first read."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection | None], *, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection | None], *, ended: Callable[[], None], path: Path
+    ) -> None:
         self._connect = connect
+        self._path = path  # for messages
         self._ended = ended
         self._queue: queue.SimpleQueue[_Read | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -112,10 +116,10 @@ class Reader:
                     time.sleep(0.01)
                     continue
                 if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                    raise CorruptSession(f"the session database is damaged: {error}") from error
-                raise StorageError(f"the session database cannot be read: {error}") from error
+                    raise CorruptSession(f"{self._path}: the session database is damaged: {error}") from error
+                raise StorageError(f"{self._path}: the session database cannot be read: {error}") from error
             except OSError as error:
-                raise StorageError(f"the session database cannot be read: {error}") from error
+                raise StorageError(f"{self._path}: the session database cannot be read: {error}") from error
 
     def _attempt(self, run: Callable[[sqlite3.Connection], object]) -> object:
         if self._conn is None:

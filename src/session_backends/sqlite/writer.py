@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from agent_harness.errors import SessionError, StorageError
@@ -43,8 +44,9 @@ _Item: TypeAlias = Job[object] | _Wake | None  # None: stop
 class Writer:
     """One thread, one connection. Used from event loops by `write`; ended by `stop`."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, ended: Callable[[], None]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, ended: Callable[[], None], path: Path) -> None:
         self._connect = connect
+        self._path = path  # for messages
         self._clock = SystemWallClock()  # for liveness alone: a test's clock belongs to entries and records
         self._ended = ended
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -208,17 +210,35 @@ class Writer:
             conn = self._begin("power" if any(job.durability == "power" for job in batch) else "process", BUSY_SECONDS)
             live = self._start(batch)
             for job in live:
-                _run(conn, job)
+                self._run(conn, job)
             conn.execute("COMMIT")
         except Exception as error:
             live = live or self._start(batch)
-            fault = StorageError(f"the write failed and its outcome is unknown: {error}")
-            fault.__cause__ = error
+            fault = _fault(self._path, error)
             for job in live:
                 if job.error is None:
                     job.fail(fault)
             self._recover()
         self._delivery.send(live)
+
+    def _run(self, conn: sqlite3.Connection, job: Job[object]) -> None:
+        if job.opening is not None and job.opening.fault is not None:
+            job.error = job.opening.fault
+            return
+        conn.execute("SAVEPOINT job")
+        try:
+            job.value = job.run(conn)
+        except StorageError as error:
+            job.fail(error)
+        except sqlite3.Error as error:
+            if not conn.in_transaction:
+                raise  # disk full, I/O error: SQLite has rolled everything back
+            job.fail(_fault(self._path, error))
+        except Exception as error:
+            job.error = error
+        if job.error is not None:
+            conn.execute("ROLLBACK TO job")
+        conn.execute("RELEASE job")
 
     def _begin(self, level: Durability, seconds: float) -> sqlite3.Connection:
         conn = self._connection()
@@ -281,7 +301,7 @@ class Writer:
     def _refuse_all(self, error: BaseException) -> None:
         refusal = error
         if not isinstance(error, SessionError):
-            refusal = StorageError(f"the database cannot be used: {error}")
+            refusal = StorageError(f"{self._path}: the database cannot be used: {error}")
             refusal.__cause__ = error
         with self._lock:
             self._refusal = refusal
@@ -296,23 +316,7 @@ class Writer:
                     self._delivery.send([job])
 
 
-def _run(conn: sqlite3.Connection, job: Job[object]) -> None:
-    if job.opening is not None and job.opening.fault is not None:
-        job.error = job.opening.fault
-        return
-    conn.execute("SAVEPOINT job")
-    try:
-        job.value = job.run(conn)
-    except StorageError as error:
-        job.fail(error)
-    except sqlite3.Error as error:
-        if not conn.in_transaction:
-            raise  # disk full, I/O error: SQLite has rolled everything back
-        fault = StorageError(f"the write failed and its outcome is unknown: {error}")
-        fault.__cause__ = error
-        job.fail(fault)
-    except Exception as error:
-        job.error = error
-    if job.error is not None:
-        conn.execute("ROLLBACK TO job")
-    conn.execute("RELEASE job")
+def _fault(path: Path, error: Exception) -> StorageError:
+    fault = StorageError(f"{path}: the write failed and its outcome is unknown: {error}")
+    fault.__cause__ = error
+    return fault
