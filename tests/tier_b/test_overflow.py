@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent_harness import Ok, StreamOptions
+from agent_harness import AgentToolResult, ImageContent, Ok, StreamOptions
 from agent_harness.hooks.catalog import (
+    BeforeCompaction,
     BeforeRequest,
     BeforeRequestResult,
     CompactionDecision,
@@ -18,8 +19,9 @@ from agent_harness.procedures.run import TRUNCATION
 from agent_harness.providers.base import Model, ModelRegistry
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import RecordItem
-from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, Trace, answer, start
-from agent_harness.types.messages import AssistantMessage, Usage
+from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, Trace, answer, call, start
+from agent_harness.types.entries import CompactionBody
+from agent_harness.types.messages import AssistantMessage, Usage, UserMessage
 from agent_harness.types.records import RequestUsage, StepAttempt
 from agent_harness.types.structural import CompactResult
 from agent_harness.types.usage import sum_usage
@@ -169,15 +171,12 @@ async def test_consumed_input_allows_another_recovery(repo: SessionRepo) -> None
     await rig.harness.close()
 
 
-@pytest.mark.parametrize("how", ["declined", "nothing to compact", "disabled"])
+@pytest.mark.parametrize("how", ["declined", "disabled"])
 async def test_without_a_compaction_an_overflow_is_terminal_and_durable(repo: SessionRepo, how: str) -> None:
     session = await repo.create(id="overflow")
     settings = CompactionSettings(enabled=how != "disabled")
     rig = await open_rig(session, "First answer.", TOO_LARGE, "Never asked for.", compaction=settings)
-    if how != "nothing to compact":
-        await rig.harness.prompt("First question.")
-    else:
-        rig.provider.played = 1
+    await rig.harness.prompt("First question.")
     if how == "declined":
         rig.harness.hooks.on("before_compaction", lambda _: CompactionDecision(decline=True))
     before = len(await rig.lines())
@@ -194,6 +193,20 @@ async def test_without_a_compaction_an_overflow_is_terminal_and_durable(repo: Se
         "E assistant error",
         "R operation_finished",
     ]
+    await rig.harness.close()
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+async def test_even_a_lone_prompt_is_compacted_once_when_a_provider_refuses_it(repo: SessionRepo, size: str) -> None:
+    question = "Big request." if size == "small" else "word " * 40_000
+    rig = await open_rig(await repo.create(id="overflow"), TOO_LARGE, "Summary.", "Summary 2.", "Fits now.", "Fits.")
+    result = await rig.harness.prompt(question)
+    assert isinstance(result, Ok)
+    assert isinstance(result.value, RunCompleted)
+    body = (await rig.session.find_entries(type="compaction"))[0].body
+    assert isinstance(body, CompactionBody)
+    kept = [m.content for m in body.retained_tail if isinstance(m, UserMessage)]
+    assert kept == ([question] if size == "small" else [])
     await rig.harness.close()
 
 
@@ -339,4 +352,61 @@ async def test_throttling_that_speaks_of_tokens_is_a_retry(repo: SessionRepo) ->
     result = await rig.harness.prompt("Big question.")
     assert isinstance(result, Ok)
     assert await steps(rig) == ["assistant 1", "assistant 2"]
+    await rig.harness.close()
+
+
+async def test_images_beyond_the_providers_byte_limit_are_compacted_away_and_the_next_prompt_works(
+    repo: SessionRepo,
+) -> None:
+    """Case 64: a request of 30 units against a limit of 20 is an overflow; one compaction makes it fit."""
+    picture = ImageContent(data="A" * 3_000, mime_type="image/png")
+    made = 0
+
+    def respond(request: ScriptedRequest) -> AssistantMessage:
+        nonlocal made
+        sent = sum(
+            len(part.data)
+            for message in request.context.messages
+            if not isinstance(message.content, str)
+            for part in message.content
+            if isinstance(part, ImageContent)
+        )
+        if sent > 20_000:
+            return answer(error_message="413 request too large", error_code="overflow")
+        if not request.context.tools:
+            return answer("Summary.")
+        made += 1
+        return answer("Looking.", calls=[call("look", id=f"c{made}")]) if made <= 10 else answer("Seen.")
+
+    session = await repo.create(id="images")
+    tools = Calls()
+    rig = await open_rig(
+        session, respond=respond, tools=[tools.tool("look", result=AgentToolResult(content=(picture,)))]
+    )
+    for question in ("Look at all ten beds.", "And?"):
+        result = await rig.harness.prompt(question)
+        assert isinstance(result, Ok)
+        assert isinstance(result.value, RunCompleted)
+    assert len(tools.made) == 10
+    assert len(await session.find_entries(type="compaction")) == 1
+    await rig.harness.close()
+
+
+async def test_input_that_arrives_during_a_compaction_is_consumed_before_the_next_request(repo: SessionRepo) -> None:
+    rig = await rig_for(repo, TOO_LARGE, "Summary.", "Fits now.")
+
+    async def steer(event: BeforeCompaction) -> None:
+        assert isinstance(await rig.harness.steer("Keep it short."), Ok)
+
+    rig.harness.hooks.on("before_compaction", steer)
+    await rig.harness.prompt("Big question.")
+    assert (await rig.lines())[-6:] == [
+        "R step_attempt",
+        "E compaction",
+        "E user",
+        "R step_attempt",
+        "E assistant stop",
+        "R operation_finished",
+    ]
+    assert rig.provider.requests[-1].context.messages[-1].content == "Keep it short."
     await rig.harness.close()

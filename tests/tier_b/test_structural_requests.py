@@ -481,6 +481,46 @@ async def test_abort_against_the_close_has_two_histories(repo: SessionRepo, kind
     await rig.harness.close()
 
 
+@pytest.mark.parametrize("first", ["prompt", "compact"])
+async def test_of_two_operations_that_race_one_is_accepted(repo: SessionRepo, first: str) -> None:
+    """Race 1 across kinds: the acceptance job decides, the other one writes nothing."""
+    rig = await talked(repo, "Next.", "Next.")
+    calls = {"prompt": lambda: rig.harness.prompt("Third question."), "compact": rig.harness.compact}
+    second = "compact" if first == "prompt" else "prompt"
+    won, lost = await asyncio.gather(calls[first](), calls[second]())
+    assert isinstance(won, Ok)
+    assert isinstance(lost, Err)
+    assert isinstance(lost.error, LaneBusy)
+    started = await rig.session.find_records(type="operation_started")
+    assert len(started) == 3
+    await rig.harness.close()
+
+
+async def test_an_abort_while_the_summary_request_runs_ends_it(repo: SessionRepo) -> None:
+    """Race 10: the effect is signalled; what it reported is in the ledger, nothing of it in the tree."""
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def respond(request: ScriptedRequest) -> AssistantMessage:
+        if request.context.system_prompt is None:
+            return answer("Answer.")
+        asked.set()
+        await released.wait()
+        return answer("Too late.")
+
+    rig = await open_rig(await repo.create(id="requests"), respond=respond)
+    await rig.harness.prompt("First question.")
+    await rig.harness.prompt("Second question.")
+    work = await start(rig.harness.compact())
+    await asked.wait()
+    assert isinstance(await rig.harness.abort(), Ok)
+    released.set()
+    result = await work
+    assert isinstance(result, Ok)
+    assert result.value.kind == "aborted"
+    assert (await rig.lines(usage=True))[-3:] == ["R abort_requested", "R usage", "R operation_finished"]
+    await rig.harness.close()
+
+
 async def test_an_abort_before_the_move_moves_nothing(repo: SessionRepo) -> None:
     rig = await talked_by_hand(repo)
     leaf = await rig.harness.get_leaf_id()

@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from agent_harness import AgentHarness, Session
 from agent_harness.hooks.catalog import BeforeCompaction, BeforeNavigation, CompactionDecision, NavigationDecision
 from agent_harness.options import Drive
 from agent_harness.session.storage import LabelItem, LaneItem, RecordItem
-from agent_harness.testing import CrashPoint, Scenario, ScriptedRequest, World, answer, call, crash_points
+from agent_harness.testing import CrashPoint, Scenario, ScriptedRequest, World, answer, call, crash_points, start
 from agent_harness.types.entries import BranchSummaryBody, CompactionBody, MessageBody, ProvisionedEntry
 from agent_harness.types.messages import AssistantMessage, ToolResultMessage, Usage, UserMessage
 from agent_harness.types.records import HookUsage, OperationFinished, RequestUsage, StepAttempt
@@ -243,3 +245,33 @@ async def test_a_supplied_branch_summary_that_a_crash_lost_is_regenerated(backen
         assert isinstance(entry.body, BranchSummaryBody)
         lost += entry.body.summary == "Summary."
     assert lost > 0
+
+
+ALL = {
+    "auto": scenario("auto", fill_then_tell),
+    "overflow": scenario("overflow", overflow_until_compacted),
+    "supplied": scenario("supplied", overflow_until_compacted, supply=True),
+    "always": scenario("always", always_overflow),
+    "manual": scenario("manual", summarise, compact),
+    "navigation": scenario("navigation", summarise, navigate),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_automatic_and_manual_drive_write_the_same_log(name: str, backend: str, tmp_path: Path) -> None:
+    given = ALL[name]
+    logs: list[object] = []
+    for drive in ("automatic", "manual"):
+        folder = tmp_path / drive
+        folder.mkdir()
+        repo = make_repo(backend, folder)
+        session = await repo.create(id="same")
+        harness = await given.build(session, World(folder / "world"), drive)
+        work = await start(given.act(harness))
+        if drive == "manual":
+            await harness.run_to_completion()
+        await work
+        logs.append(await session.get_log())
+        await harness.close()
+        await repo.close()
+    assert logs[0] == logs[1]

@@ -28,13 +28,15 @@ CUT_MARK = "\n[... {} characters of this result were cut when the conversation w
 
 
 def prepare_compaction(
-    messages: Sequence[AgentMessage], *, keep_recent_tokens: int, tokens_before: int
+    messages: Sequence[AgentMessage], *, keep_recent_tokens: int, tokens_before: int, refused: bool = False
 ) -> CompactionPreparation:
     """Plan a compaction of a projected context.
 
     An earlier compaction's summary becomes `previous_summary`, and its retained tail is context like any other:
     nothing is lost between two compactions. `keep_recent_tokens` bounds the retained tail; when the whole context is
-    smaller, or the newest messages alone are larger, the plan still makes progress.
+    smaller, or the newest messages alone are larger, the plan still makes progress. `refused`: a provider did not take
+    the context, so even a lone prompt is summarised; it stays beside its summary when it is small, since then what did
+    not fit was something else.
     """
     system = list(takewhile(_is_system, messages))
     body = list(messages[len(system) :])
@@ -43,6 +45,9 @@ def prepare_compaction(
         previous = head.summary
         del body[0]
     plan = _plan(body, keep_recent_tokens)
+    if refused and plan.cut == 0:
+        fits = messages_tokens(body) <= keep_recent_tokens
+        plan = _Plan(cut=len(body), turn_start=len(body), tail=tuple(body) if fits else ())
     split = plan.turn_start if plan.turn_start < plan.cut else plan.cut
     return CompactionPreparation(
         messages_to_summarize=tuple(body[:split]),

@@ -111,7 +111,7 @@ async def accept_compaction(
     rejected = busy(lane) or missing_model(lane)
     if rejected is not None:
         return Err(rejected)
-    if (await prepare(reads)).empty:
+    if (await prepare(reads, "manual")).empty:
         message = f"lane {lane.name!r} holds nothing that a summary could replace"
         return Err(NothingToCompact(lane=lane.name, message=message))
     intent = CompactionIntent(

@@ -38,13 +38,16 @@ async def context_size(reads: Reads) -> int:
     return context_tokens(messages, await reads.inherited_messages())
 
 
-async def prepare(reads: Reads) -> CompactionPreparation:
+async def prepare(reads: Reads, reason: CompactionReason) -> CompactionPreparation:
     """The plan for the lane's context as it is; `empty` when no summary could replace anything."""
     settings = reads.compaction
     limit = context_limit(reads.model().context_window, settings.reserve_tokens)
     keep = settings.keep_recent_tokens if limit is None else min(settings.keep_recent_tokens, limit // 2)
     preparation = prepare_compaction(
-        await reads.context_messages(), keep_recent_tokens=keep, tokens_before=await context_size(reads)
+        await reads.context_messages(),
+        keep_recent_tokens=keep,
+        tokens_before=await context_size(reads),
+        refused=reason == "overflow",
     )
     dropped = (*preparation.messages_to_summarize, *preparation.turn_prefix)
     if dropped and not serialise(reads.as_said(dropped)):
@@ -204,7 +207,7 @@ async def _manual(fx: Effects, intent: CompactionIntent, work: _Compaction) -> N
     if reads.op.targets.result:
         work.entry = await reads.get_entry(intent.result_entry_id)
         return
-    preparation = await prepare(reads)
+    preparation = await prepare(reads, "manual")
     if preparation.empty:  # accepted with something to compact; a converter or a setting is another one now
         raise RunFailed(NOTHING_TO_COMPACT)
     await work.make(preparation)
@@ -237,7 +240,7 @@ async def auto_compact(fx: Effects, reason: CompactionReason, parent: TelemetryC
     reads = fx.reads
     step = reads.op.step
     resumed = step is not None and step.kind == "compaction"
-    preparation = await prepare(reads)
+    preparation = await prepare(reads, reason)
     if preparation.empty or (reason == "overflow" and not resumed and not reads.compaction.enabled):
         await _without(fx, reason, parent)
         return

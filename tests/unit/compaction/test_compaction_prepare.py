@@ -117,6 +117,16 @@ def test_cutting_at_any_allowed_point_needs_no_synthetic_result(
         assert sent == given_results
 
 
+@given(turns(), st.integers(min_value=0, max_value=6_000))
+def test_what_is_sent_after_any_compaction_is_valid_for_a_provider(messages: list[AgentMessage], keep: int) -> None:
+    """Case 49: no empty content, each call answered at once, no result without its call."""
+    plan = prepare_compaction(messages, keep_recent_tokens=keep, tokens_before=1)
+    summary = CompactionSummaryMessage(summary="S.", tokens_before=1, timestamp=1)
+    sent = to_provider_messages([summary, *plan.retained_tail])
+    assert keeps_pairs(sent)
+    assert all(message.content for message in sent)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_no_position_inside_a_batch_is_a_cut_point(size: int) -> None:
     messages = [user("go"), *batch(size, "r"), answer("done")]
