@@ -76,7 +76,7 @@ class GitCheckpoint:
 
     def _git(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         done = self._run(*arguments, env=env)
-        done.check_returncode()  # raised in the hook: a `handler_error`, and the run goes on
+        done.check_returncode()  # raised in the hook: a `handler_error`; the run goes on
         return done.stdout.strip()
 
     def _run(

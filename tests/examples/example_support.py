@@ -1,6 +1,7 @@
 """What the tests of the examples share: scenarios over a world, recovered at every crash point."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +65,30 @@ def scenario(
 
 async def recovered(
     scenario: Scenario, store: str, directory: Path, *, depth: int | None = None
-) -> AsyncIterator[CrashPoint]:
+) -> AsyncGenerator[CrashPoint, None]:
     """Each crash point of an accepted run, resumed to its end; sound, and without a failed handler.
 
     Recoveries crash as well (`depth` 2) on memory; on SQLite, where each costs a database, only where asked for.
     """
     depth = depth or (2 if store == "memory" else 1)
     seen = 0
-    async for point in crash_points(scenario, lambda path: make_repo(store, path), directory, depth=depth):
-        await point.recover()
-        await point.harness.events.flush()
-        assert await point.session.verify() == [], point.label
-        assert point.world.count("handler errors") == 0, point.label
-        started = await point.session.find_records(type="operation_started")
-        if not started:
-            assert point.label.startswith("0 before acceptance")
-            continue
-        assert len(await point.session.find_records(type="operation_finished")) == len(started) == 1, point.label
-        log = await point.session.get_log()
-        entries = [item.entry for item in log if isinstance(item, EntryItem)]
-        calls = [c.id for e in entries if isinstance(e.message, AssistantMessage) for c in e.message.tool_calls]
-        assert [e.message.tool_call_id for e in entries if isinstance(e.message, ToolResultMessage)] == calls
-        seen += 1
-        yield point
+    async with aclosing(crash_points(scenario, lambda path: make_repo(store, path), directory, depth=depth)) as points:
+        async for point in points:
+            await point.recover()
+            await point.harness.events.flush()
+            assert await point.session.verify() == [], point.label
+            assert point.world.count("handler errors") == 0, point.label
+            started = await point.session.find_records(type="operation_started")
+            if not started:
+                assert point.label.startswith("0 before acceptance")
+                continue
+            assert len(await point.session.find_records(type="operation_finished")) == len(started) == 1, point.label
+            log = await point.session.get_log()
+            entries = [item.entry for item in log if isinstance(item, EntryItem)]
+            calls = [c.id for e in entries if isinstance(e.message, AssistantMessage) for c in e.message.tool_calls]
+            assert [e.message.tool_call_id for e in entries if isinstance(e.message, ToolResultMessage)] == calls
+            seen += 1
+            yield point
     assert seen >= 15, f"only {seen} crash points were derived"
 
 

@@ -1,8 +1,9 @@
 """The to-do list at every crash point: the newest entry is what the model last wrote, and it is shown to it."""
 
+from contextlib import aclosing
 from pathlib import Path
 
-from agent_harness import AgentHarness, AssistantMessage, ToolResultMessage
+from agent_harness import AssistantMessage, ToolResultMessage
 from agent_harness.testing import ScriptedRequest, World, answer, call
 from examples.todo_list import CUSTOM_TYPE, PROJECTORS, Item, TodoList
 from tests.examples.example_support import on_memory_and_sqlite, outcome, recovered, scenario
@@ -58,9 +59,8 @@ async def test_the_list_survives_every_crash(store: str, tmp_path: Path) -> None
 
 @on_memory_and_sqlite
 async def test_each_branch_has_its_own_list(store: str, tmp_path: Path) -> None:
-    async for point in recovered(WORK, store, tmp_path):
-        harness: AgentHarness = point.harness
-        other = (await harness.create_lane("other", None)).unwrap()
+    async with aclosing(recovered(WORK, store, tmp_path)) as points:
+        point = await anext(points)
+        other = (await point.harness.create_lane("other", None)).unwrap()
         assert await TodoList.items(other) == []
-        assert len(await TodoList.items(harness)) == 2
-        break
+        assert len(await TodoList.items(point.harness)) == 2

@@ -5,7 +5,8 @@ surface; each is reopened as a new process would find it (harness-v2 §19 Tier C
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -69,7 +70,7 @@ class _Copy:
 
 async def crash_points(
     scenario: Scenario, make_repo: RepoFactory, directory: Path, *, depth: int = 2
-) -> AsyncIterator[CrashPoint]:
+) -> AsyncGenerator[CrashPoint]:
     """Every durable prefix of the scenario, and with `depth` 2 every prefix of every recovery.
 
     `make_repo` makes an empty repository in a folder. The fixed-point law is checked after every released action.
@@ -80,8 +81,9 @@ async def crash_points(
     world = World(copier.folder() / "world", repo)
     copies = await _drive(scenario, copier, _Live(repo=repo, session=session, world=world), scenario.act, "")
     for copy in copies:
-        async for point in _reopened(scenario, copier, copy, depth, 1):
-            yield point
+        async with aclosing(_reopened(scenario, copier, copy, depth, 1)) as points:  # a caller may leave early
+            async for point in points:
+                yield point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,7 @@ async def _settled(work: Awaitable[object]) -> None:
 
 async def _reopened(
     scenario: Scenario, copier: _Copier, copy: _Copy, depth: int, level: int
-) -> AsyncIterator[CrashPoint]:
+) -> AsyncGenerator[CrashPoint]:
     again = await copier.copy(copy.label, copy.repo, copy.world) if level < depth else None
     session = await copy.repo.open(SESSION_ID)
     harness = await scenario.build(session, copy.world, "automatic")
@@ -171,8 +173,9 @@ async def _reopened(
     session = await again.repo.open(SESSION_ID)
     live = _Live(repo=again.repo, session=session, world=again.world)
     for nested in await _drive(scenario, copier, live, _resume_all, f"{copy.label} / "):
-        async for point in _reopened(scenario, copier, nested, depth, level + 1):
-            yield point
+        async with aclosing(_reopened(scenario, copier, nested, depth, level + 1)) as points:
+            async for point in points:
+                yield point
 
 
 async def _resume_all(harness: AgentHarness) -> None:
