@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from .types.messages import ToolResultMessage as ToolResultMessage
     from .types.messages import Usage as Usage
     from .types.messages import UserMessage as UserMessage
+    from .types.structural import CompactResult as CompactResult
+    from .types.structural import NavigateOptions as NavigateOptions
+    from .types.structural import SummaryResult as SummaryResult
     from .types.tools import AgentTool as AgentTool
     from .types.tools import AgentToolResult as AgentToolResult
     from .types.tools import ToolFailed as ToolFailed
@@ -134,6 +137,11 @@ _HOMES = {
         "ToolResultMessage",
         "Usage",
         "UserMessage",
+    ),
+    "types.structural": (
+        "CompactResult",
+        "NavigateOptions",
+        "SummaryResult",
     ),
     "types.tools": (
         "AgentTool",

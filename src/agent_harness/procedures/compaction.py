@@ -222,8 +222,8 @@ def require_auto_reason(step: StepState) -> CompactionReason:
     Raises:
         AssertionError: the step is none that a run can have.
     """
-    if step.kind != "compaction" or step.compaction_reason is None:
-        raise AssertionError(f"a run has a {step.kind} step")
+    if step.kind != "compaction" or step.compaction_reason is None or step.compaction_reason == "manual":
+        raise AssertionError(f"a run has a {step.compaction_reason or step.kind} step")
     return step.compaction_reason
 
 
