@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .events.watch import LaneWatch as LaneWatch
     from .events.watch import SessionWatch as SessionWatch
     from .harness import AgentHarness as AgentHarness
+    from .lanes.output import InvalidOutput as InvalidOutput
+    from .lanes.output import parse_output as parse_output
     from .lanes.restore import inspect_lane as inspect_lane
     from .lanes.surface import AgentLane as AgentLane
     from .options import CompactionSettings as CompactionSettings
@@ -99,6 +101,7 @@ _HOMES = {
         "SessionWatch",
     ),
     "harness": ("AgentHarness",),
+    "lanes.output": ("InvalidOutput", "parse_output"),
     "lanes.restore": ("inspect_lane",),
     "lanes.surface": ("AgentLane",),
     "options": (

@@ -197,6 +197,8 @@ class RunCompleted:
     leaf_id: str
     final_entry_id: str
     final_message: AssistantMessage
+    output: object = None  # with an output type: the validated answer
+    output_error: str | None = None  # with an output type: why the last answer is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

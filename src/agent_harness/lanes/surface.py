@@ -57,6 +57,7 @@ from ..types.structural import NavigateOptions
 from . import configuration, jobs
 from .lane import LaneRuntime
 from .messages import Input, Unacceptable, normalise
+from .output import OutputSpec
 from .reads import LaneReads
 from .view import LaneSession
 
@@ -82,11 +83,22 @@ class AgentLane:
 
     # Operations ------------------------------------------------------------
 
-    async def prompt(self, prompt: Input, images: Sequence[ImageContent] = ()) -> RunResult:
+    async def prompt(
+        self,
+        prompt: Input,
+        images: Sequence[ImageContent] = (),
+        *,
+        output_type: type[object] | None = None,
+        output_retries: int = 2,
+    ) -> RunResult:
         """Accept a prompt as a durable run and wait for its outcome.
 
         Cancelling the waiting task does not cancel the run: its outcome reaches events and `wait_for_idle()`. Cancelled
         before acceptance, nothing is written.
+
+        With `output_type` (a model, a dataclass, a TypedDict) the final answer is validated; one that does not fit is
+        asked for again, up to `output_retries` times in the life of the run. `RunCompleted.output` is the value, or
+        None with the reason in `output_error` (ADR 0007).
 
         Returns:
             Ok with the outcome (completed, aborted, failed or suspended), or Err: LaneBusy, InvalidMessage,
@@ -95,9 +107,11 @@ class AgentLane:
         Raises:
             HarnessFault: a write failed; reopen the session.
             HarnessClosed: closed while the run was active; it stays resumable.
+            TypeError: `output_type` is no object with a JSON Schema; nothing was written.
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
+        output = OutputSpec.of(output_type, output_retries) if output_type is not None else None
         self._lane.admitting += 1
         try:
             try:
@@ -105,14 +119,18 @@ class AgentLane:
             except Unacceptable as reason:
                 return Err(self._invalid(str(reason)))
             prepared = await self._before_run(messages)
+            if output is not None:
+                prepared = output.prepared(prepared, self._model(), self._env.clock.now_ms())
             accepted = await self._job(
-                lambda: jobs.accept_run(self._lane, messages, prepared, lambda: self._begin(recovery=False))
+                lambda: jobs.accept_run(self._lane, messages, prepared, lambda: self._begin(output, recovery=False))
             )
         finally:
             self._admitted()
         if isinstance(accepted, Err):
             return accepted
         outcome = await self._outcome()
+        if output is not None:
+            outcome = output.completed(outcome)
         assert isinstance(outcome, RunCompleted | RunAborted | RunFailed | RunSuspended)
         return Ok(outcome)
 
@@ -150,7 +168,7 @@ class AgentLane:
         prompt = await self._env.resolve_system_prompt(
             SystemPromptContext(
                 lane=self.name,
-                model=self._env.models.find(effective.model) or self._env.model,
+                model=self._model(),
                 thinking_level=effective.thinking_level,
                 active_tool_names=effective.active_tool_names,
                 resources=self._env.resources,
@@ -158,6 +176,9 @@ class AgentLane:
         )
         event = BeforeRun(lane=self.name, prompt=messages, system_prompt=prompt or "", resources=self._env.resources)
         return await self._env.hooks.before_run(event, self._env.telemetry)
+
+    def _model(self) -> Model:
+        return self._env.models.find(self._lane.state.effective_configuration.model) or self._env.model
 
     async def compact(self, custom_instructions: str | None = None) -> CompactionResult:
         """Replace old context with a summary, as an operation of its own, and wait for its outcome.
@@ -221,16 +242,35 @@ class AgentLane:
         assert isinstance(outcome, NavigationCompleted | NavigationEnded)
         return Ok(outcome)
 
-    async def resume(self) -> ResumeResult:
-        """Continue this lane's open operation from its last safe boundary, and wait for its outcome."""
+    async def resume(self, *, output_type: type[object] | None = None) -> ResumeResult:
+        """Continue this lane's open operation from its last safe boundary, and wait for its outcome.
+
+        A run that was started with an output type is held to that type's JSON Schema, which was stored; hand the type
+        in again to have its validators run and to get its instance. Otherwise `output` is plain JSON.
+
+        Raises:
+            TypeError: `output_type` is no object with a JSON Schema; nothing was resumed.
+        """
         if (closed := self._closed()) is not None:
             return Err(closed)
+        if output_type is not None:
+            OutputSpec.of(output_type, 0)
+        output: OutputSpec | None = None
+
+        def begin() -> None:
+            nonlocal output
+            output = OutputSpec.of_intent(self._lane.op().intent, output_type)
+            self._begin(output, recovery=True)
+
         self._lane.admitting += 1
         try:
-            admitted = await self._job(lambda: jobs.admit_resume(self._lane, lambda: self._begin(recovery=True)))
+            admitted = await self._job(lambda: jobs.admit_resume(self._lane, begin))
         finally:
             self._admitted()
-        return admitted if isinstance(admitted, Err) else Ok(await self._outcome())
+        if isinstance(admitted, Err):
+            return admitted
+        outcome = await self._outcome()
+        return Ok(outcome if output is None else output.completed(outcome))
 
     async def abort(self) -> AbortResult:
         """Record the cancellation, signal the running effect and return; reconciliation follows.
@@ -248,7 +288,7 @@ class AgentLane:
         finally:
             self._admitted()
 
-    def _begin(self, *, recovery: bool, resumed: bool = True) -> None:
+    def _begin(self, output: OutputSpec | None = None, *, recovery: bool, resumed: bool = True) -> None:
         effects = self._effects()
         parent = self._env.telemetry
 
@@ -263,7 +303,10 @@ class AgentLane:
 
         if announce:
             self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
-        self._lane.start(procedure, recovery=recovery)
+        outcome = self._lane.start(procedure, recovery=recovery)
+        if output is not None:
+            off = output.install(self._lane)
+            outcome.add_done_callback(lambda _outcome: off())
 
     async def _procedure(self, effects: Effects, parent: TelemetryContext) -> OperationOutcome:
         kind = self._lane.op().kind

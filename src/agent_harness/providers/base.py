@@ -25,6 +25,7 @@ class Model:
     tools: bool = True
     thinking_levels: tuple[ThinkingLevel, ...] = ()
     deferred: bool = False
+    response_schema: bool = True  # its server can hold an answer to a JSON Schema
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
