@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_harness.cli.output import note, one_line, printable, say, to_json
+from agent_harness.cli.output import PrintableStream, note, one_line, printable, say, to_json
 from agent_harness.cli.rendering import log_json, log_line
 from agent_harness.session.storage import EntryItem, LabelItem, LaneItem, NameItem, RecordItem
 from agent_harness.types.entries import (
@@ -89,6 +89,19 @@ def test_no_text_gets_a_control_character_through(text: str) -> None:
     assert printable(printable(text)) == printable(text)
     assert json.loads(to_json(text)) == text
     assert to_json(text).isascii()
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("ab\x1b[]0;1m\x07\\\x9b\x9d\n\rP")), max_size=6))
+def test_text_in_pieces_is_shown_as_the_whole_would_be(pieces: list[str]) -> None:
+    stream = PrintableStream()
+    assert "".join(map(stream.feed, pieces)) + stream.end() == printable("".join(pieces))
+
+
+def test_a_sequence_that_never_ends_is_not_waited_for() -> None:
+    stream = PrintableStream()
+    assert stream.feed("a\x1b]0;") == "a"
+    assert stream.feed("x" * 100_000) == ""
+    assert stream.feed("shown") == "shown"
 
 
 def test_one_line_is_one_line_and_cut() -> None:

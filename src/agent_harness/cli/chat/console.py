@@ -168,6 +168,7 @@ class TerminalConsole(Console):
         for done in self._editor.feed(text):
             self._erase()
             if isinstance(done, Line):
+                self._prompt = None  # until it is asked for again
                 if done.text.strip():
                     self._new_line()
                     super().write(f"{prompt}{done.text}\n")

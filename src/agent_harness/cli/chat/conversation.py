@@ -235,15 +235,16 @@ class Conversation:
             await asyncio.wait([abort])
         self._work = self._abort = None
         await talk.harness.events.flush()
-        self._report(work.result())
-        self._view.status(await talk.status())
+        if self._report(work.result()):
+            self._view.status(await talk.status())
         if self._waiting:
             text, self._waiting = "\n\n".join(self._waiting), []
             await self._say(text)
         elif self._ending:
             self._leave(0)
 
-    def _report(self, result: Result[OperationOutcome | None, Rejected]) -> None:
+    def _report(self, result: Result[OperationOutcome | None, Rejected]) -> bool:
+        """Whether something was done."""
         self._failed = True
         match result:
             case Err(error=LaneBusy() as error):
@@ -258,6 +259,7 @@ class Conversation:
                 self._view.note("the provider answers later; /resume asks for it")
             case Ok(value=outcome):
                 self._failed = outcome is not None and outcome.kind == "failed"
+        return isinstance(result, Ok)
 
     # Sessions -----------------------------------------------------------------
 

@@ -90,8 +90,9 @@ class Editor:
     def _paste(self, given: str, at: int) -> int:
         end = given.find(_PASTE_ENDS, at)
         if end < 0:
-            # The mark that ends it may be cut.
+            # The mark that ends it may be cut, and a line break of two characters.
             keep = next((n for n in range(len(_PASTE_ENDS) - 1, 0, -1) if given.endswith(_PASTE_ENDS[:n])), 0)
+            keep = keep or given.endswith("\r")
             end = max(len(given) - keep, at)
             self._held = given[end:]
             self._insert(given[at:end])

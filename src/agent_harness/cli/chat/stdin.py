@@ -8,7 +8,7 @@ import termios
 from collections.abc import Callable
 
 _CHUNK = 65_536
-_LOCAL = 3  # the index of the local modes in what `tcgetattr` gives
+_INPUT, _LOCAL = 0, 3  # where the modes stand in what `tcgetattr` gives
 
 
 class Modes:
@@ -21,6 +21,7 @@ class Modes:
     def enter(self) -> None:
         """Take the terminal over."""
         modes = termios.tcgetattr(self._fd)
+        modes[_INPUT] &= ~termios.ICRNL  # a pasted CR LF stays one line break
         modes[_LOCAL] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
         termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
 
