@@ -165,11 +165,19 @@ def log(session: SessionId, store: StoreUrl = None, directory: Folder = None, js
 
 
 @sessions.command("show")
-def show(session: SessionId, store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
-    """What a session has done, has open, and cost."""
+def show(
+    session: SessionId,
+    *,
+    lane: Annotated[str, typer.Option(metavar="NAME", help="Whose conversation to show.")] = "main",
+    full: Annotated[bool, typer.Option("--full", help="Tool results whole, and what the model thought.")] = False,
+    store: StoreUrl = None,
+    directory: Folder = None,
+    json: Json = False,
+) -> Command:
+    """What a session has open and cost, and what was said in it."""
     from .sessions import show as command
 
-    return lambda: command(_store(store, directory), session, json=json)
+    return lambda: command(_store(store, directory), session, lane, full=full, json=json)
 
 
 @sessions.command("fork")
@@ -199,6 +207,30 @@ def import_file(
     from .sessions import import_file as command
 
     return lambda: command(_store(store, directory), file, json=json)
+
+
+@sessions.command("repair")
+def repair(
+    session: Annotated[str, typer.Argument(metavar="SESSION|FILE", help="A session's id, or a session file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where a file's good beginning goes.")
+    ] = None,
+    store: StoreUrl = None,
+    directory: Folder = None,
+    json: Json = False,
+) -> Command:
+    """Save what can be saved of a damaged session; a damaged file stays as it is."""
+    from .upkeep import repair as command
+
+    return lambda: command(_store(store, directory), session, output, json=json)
+
+
+@app.command()
+def doctor(store: StoreUrl = None, directory: Folder = None, json: Json = False) -> Command:
+    """Look for what may endanger the sessions of a store; changes nothing."""
+    from .upkeep import doctor as command
+
+    return lambda: command(_store(store, directory), json=json)
 
 
 @sessions.command("verify")

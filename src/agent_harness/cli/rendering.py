@@ -55,9 +55,9 @@ def log_line(item: LogItem) -> str:
     """`   12  E assistant: Let me look. [calls read]`: printable, without a line break."""
     match item:
         case EntryItem(entry=entry):
-            told, when = f"E {entry_text(entry)}", _clock(entry.timestamp)
+            told, when = f"E {entry_text(entry)}", clock(entry.timestamp)
         case RecordItem(record=record):
-            told, when = f"R {record_text(record)}", _clock(record.timestamp)
+            told, when = f"R {record_text(record)}", clock(record.timestamp)
         case LaneItem(lane=lane, leaf_id=leaf):
             told, when = f"L lane {lane} at {leaf or 'the root'}", ""
         case NameItem(name=name):
@@ -86,7 +86,8 @@ def log_json(item: LogItem) -> dict[str, JsonValue]:
             assert_never(item)
 
 
-def _clock(timestamp_ms: int) -> str:
+def clock(timestamp_ms: int) -> str:
+    """`20:37:18.123`, UTC."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     except (OverflowError, OSError, ValueError):

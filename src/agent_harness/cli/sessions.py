@@ -8,12 +8,13 @@ from session_backends import JsonlSessionRepo
 from ..lanes.restore import inspect_lane
 from ..session.repo import BranchFork, TreeFork
 from ..session.storage import Diagnostic, SessionMetadata
-from ..types.codec import dump
+from ..types.codec import dump, dump_entry
 from ..types.json import JsonValue
 from .failure import Failure
 from .output import note, one_line, say, to_json
 from .rendering import log_json, log_line
 from .store import Store, open_session, open_store, prepare_default
+from .transcript import transcript
 
 
 async def list_sessions(store: Store, *, json: bool) -> int:
@@ -37,15 +38,23 @@ async def log(store: Store, session_id: str, *, json: bool) -> int:
     return 0
 
 
-async def show(store: Store, session_id: str, *, json: bool) -> int:
-    """What a session is now: its lanes, what they have open, its cost."""
+async def show(store: Store, session_id: str, lane: str, *, full: bool, json: bool) -> int:
+    """What a session is now: its lanes, what they have open, its cost; and the conversation of one lane."""
+
     async with (
         open_store(store, must_exist=True) as repo,
         await open_session(repo, session_id, store, read_only=True) as session,
     ):
         stats = await session.get_stats()
         lanes: list[JsonValue] = []
-        for pointer in await session.get_lanes():
+        pointers = await session.get_lanes()
+        shown = next((pointer for pointer in pointers if pointer.lane == lane), None)
+        if shown is None:
+            raise Failure(f"session {session_id} has no lane {lane!r}")
+        entries = (
+            await session.find_entries_on_branch(start=shown.leaf_id, order="oldestFirst") if shown.leaf_id else []
+        )
+        for pointer in pointers:
             reduction = await inspect_lane(session, pointer.lane)
             operation = reduction.lane_state.operation
             lanes.append(
@@ -58,15 +67,18 @@ async def show(store: Store, session_id: str, *, json: bool) -> int:
         name = await session.get_name()
         told = {**_metadata(session.metadata), "name": name, "messages": stats.message_count}
         if json:
-            say(to_json({**told, "usage": dump(stats.usage), "lanes": lanes}))
+            wire = [dump_entry(entry) for entry in entries]
+            say(to_json({**told, "usage": dump(stats.usage), "lanes": lanes, "lane": lane, "entries": [*wire]}))
             return 0
         say(metadata_line(session.metadata, name))
         say(f"{stats.message_count} messages, {stats.total_tokens:g} tokens, {stats.cost_total:.4f} USD")
-        for lane in lanes:
-            assert isinstance(lane, dict)
-            state = lane["open"]
+        for one in lanes:
+            assert isinstance(one, dict)
+            state = one["open"]
             kind = f"interrupted {state['kind']}" if isinstance(state, dict) else "idle"
-            say(f"lane {one_line(str(lane['lane']))}: {kind}, at {lane['leafId'] or 'the root'}")
+            say(f"lane {one_line(str(one['lane']))}: {kind}, at {one['leafId'] or 'the root'}")
+        for line in transcript(entries, full=full):
+            say(line)
     return 0
 
 
@@ -86,6 +98,10 @@ async def import_file(store: Store, path: Path, *, json: bool) -> int:
     async with await JsonlSessionRepo(path.parent).open(str(path), read_only=True) as source:
         for diagnostic in source.diagnostics:
             _tell(diagnostic)
+        findings = await source.verify()
+        if findings:
+            first = findings[0]
+            raise Failure(f"{path} breaks {len(findings)} rule(s), first item {first.seq}: {first.message}")
         name = await source.get_name()
         prepare_default(store)
         async with open_store(store, must_exist=False) as repo:
