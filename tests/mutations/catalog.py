@@ -79,9 +79,9 @@ MUTATIONS = (
     ),
     Mutation(
         name="consume while aborting",
-        file=JOBS,
-        before="    if item is None or op.aborting:\n",
-        after="    if item is None:\n",
+        file=FOLD,
+        before="                aborting=True,\n                pending_steer=(),\n",
+        after="                aborting=False,\n                pending_steer=op.pending_steer,\n",
         found_by=("tests/tier_c/test_races.py", "-k", "row_5 and memory"),
     ),
     Mutation(
@@ -183,11 +183,11 @@ MUTATIONS = (
         found_by=("tests/unit/test_session_core.py",),
     ),
     Mutation(
-        name="a step error is completed by recovery",
-        file="agent_harness/reducer/predicates.py",
-        before="    if newest is None or op.terminal_failure is not None:\n",
-        after="    if newest is None:\n",
-        found_by=("tests/tier_a/test_runs.py",),
+        name="a failed run is closed as completed",
+        file="agent_harness/procedures/run.py",
+        before='try_finish_run(self._run_id, "failed", self._parent, error)',
+        after='try_finish_run(self._run_id, "completed", self._parent)',
+        found_by=("tests/tier_c/test_crash_points.py", "-k", "memory and exhausted"),
     ),
     Mutation(
         name="the batch terminates when any result says so",
