@@ -80,9 +80,7 @@ async def test_tools_receive_the_tool_context(form: str, repo: MemorySessionRepo
 
     context = {"value": "ctx", "sync": lambda: "ctx", "async": later}[form]
     provider = ScriptedProvider(answers=[answer(calls=[call("measure")]), answer("Done.")])
-    async with await harness_on(
-        repo, provider, tool_context=context, tools=[tool_named("measure", seen)]
-    ) as harness:
+    async with await harness_on(repo, provider, tool_context=context, tools=[tool_named("measure", seen)]) as harness:
         await harness.prompt("Go.")
     assert seen == ["ctx"]
 

@@ -291,7 +291,7 @@ AgentMessage: TypeAlias = Annotated[
     | Annotated[ExtensionMessage, Tag("extension")],
     Discriminator(_role),
 ]
-"""Everything that may stand in the tree as a message, told apart by `role`; an unknown role is an `ExtensionMessage`."""
+"""Everything that may stand in the tree as a message, by `role`; an unknown role is an `ExtensionMessage`."""
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
 """What a provider is sent: the projection's output."""

@@ -140,7 +140,7 @@ async def test_a_bound_starter_passes_results_and_exceptions() -> None:
     try:
         await start("pi.harness.turn", TURN, failing)
     except KeyboardInterrupt as raised:
-        assert raised is error  # noqa: PT017
+        assert raised is error
     else:
         raise AssertionError("the exception was lost")
 
