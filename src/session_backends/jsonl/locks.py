@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from agent_harness.types.clock import WallClock
 
 from .files import FILE_MODE
 
+_MOMENTS, _MOMENT_S = 5, 0.01
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -59,7 +61,7 @@ def acquire(path: Path, session_id: str, clock: WallClock) -> FileLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = _owner(fd)
+            owner = _owner_soon(fd)
             os.close(fd)
             raise SessionLocked(session_id, owner) from None
         except OSError:
@@ -69,9 +71,9 @@ def acquire(path: Path, session_id: str, clock: WallClock) -> FileLock:
             break
         os.close(fd)  # the previous owner deleted the session between our open and our lock
     lock = FileLock(side, fd)
+    os.ftruncate(fd, 0)  # what it says is of an owner that is gone
     os.fchmod(fd, FILE_MODE)
     owner_line = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": clock.now_ms()})
-    os.ftruncate(fd, 0)
     os.pwrite(fd, owner_line.encode(), 0)
     return lock
 
@@ -85,12 +87,22 @@ def _is_current(side: Path, fd: int) -> bool:
     return (found.st_ino, found.st_dev) == (held.st_ino, held.st_dev)
 
 
-def _owner(fd: int) -> str:
+def _owner_soon(fd: int) -> str:
+    """The owner's name; one that has just taken the lock is given a moment to write it."""
+    for _ in range(_MOMENTS):
+        owner = _owner(fd)
+        if owner is not None:
+            return owner
+        time.sleep(_MOMENT_S)
+    return "another process"
+
+
+def _owner(fd: int) -> str | None:
     try:
         value: object = json.loads(os.pread(fd, 4096, 0))
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        return "another process"
+        return None
     owner = cast("dict[str, object]", value)
     return f"pid {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
