@@ -247,6 +247,13 @@ def _text(wire: Wire, key: str) -> str:
     return value
 
 
+def _without(wire: Wire, keys: frozenset[str]) -> Wire:
+    rest = wire.copy()
+    for key in keys:
+        rest.pop(key, None)
+    return rest
+
+
 def load_entry(wire: Wire) -> Entry:
     """A committed entry from `{id, type, ...body, parentId, seq, timestamp}`.
 
@@ -261,7 +268,7 @@ def load_entry(wire: Wire) -> Entry:
         seq=_integer(wire, "seq"),
         parent_id=parent,
         timestamp=_integer(wire, "timestamp"),
-        body=entry_body({k: v for k, v in wire.items() if k not in ENTRY_ENVELOPE}),
+        body=entry_body(_without(wire, ENTRY_ENVELOPE)),
     )
 
 
@@ -276,7 +283,7 @@ def load_record(wire: Wire) -> LaneRecord:
         lane=_text(wire, "lane"),
         seq=_integer(wire, "seq"),
         timestamp=_integer(wire, "timestamp"),
-        body=record_body({k: v for k, v in wire.items() if k not in RECORD_ENVELOPE}),
+        body=record_body(_without(wire, RECORD_ENVELOPE)),
     )
 
 

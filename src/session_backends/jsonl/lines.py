@@ -5,7 +5,6 @@ line hides no duplicate key and no number that lost digits; only other lines are
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never, cast
@@ -38,7 +37,6 @@ _HEADER_KEYS = frozenset(
 _LANE_KEYS = frozenset({"kind", "seq", "lane", "leafId"})
 _NAME_KEYS = frozenset({"kind", "seq", "fact", "name"})
 _LABEL_KEYS = frozenset({"kind", "seq", "fact", "targetId", "label"})
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 class LineError(ValueError):
@@ -81,7 +79,8 @@ def parse_object(raw: bytes) -> Wire:
         # As many brackets as this are needed for nesting too deep; most lines have fewer and skip the walk.
         if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
             canon(value)
-        if encode(value) != raw or _LONG_NUMBER.search(raw):
+        # An integer beyond 64 bits was read as a float, a key that came twice was lost: neither is written as it stood.
+        if encode(value) != raw:
             _check_strictly(raw)
     except InvalidJson as error:
         raise LineError(str(error)) from None
@@ -116,14 +115,18 @@ def decode_line(raw: bytes) -> Line:
     """
     wire = parse_object(raw)
     keys = tuple(wire)
+    kind = wire.get("kind")
     try:
-        match wire.get("kind"):
+        match kind:
             case "entry":
                 lane = _optional_text(wire, "lane")
-                entry = load_entry({k: v for k, v in wire.items() if k not in ("kind", "lane")})
+                del wire["kind"]
+                wire.pop("lane", None)
+                entry = load_entry(wire)
                 return Line(item=EntryItem(seq=entry.seq, entry=entry, lane=lane), lane=lane, keys=keys)
             case "record":
-                record = load_record({k: v for k, v in wire.items() if k != "kind"})
+                del wire["kind"]
+                record = load_record(wire)
                 return Line(item=RecordItem(seq=record.seq, record=record), keys=keys)
             case "lane":
                 _check_keys(wire, _LANE_KEYS)
@@ -133,10 +136,10 @@ def decode_line(raw: bytes) -> Line:
                 return Line(item=_fact(wire), keys=keys)
             case "header":
                 raise LineError("a second header")
-            case kind:
+            case _:
                 raise LineError(f"unknown kind {_shown(kind)}")
     except WireError as error:
-        raise LineError(f"{wire['kind']} line: {_with_type(wire, error)}") from None
+        raise LineError(f"{kind} line: {_with_type(wire, error)}") from None
 
 
 def _with_type(wire: Wire, error: WireError) -> str:
