@@ -1,11 +1,23 @@
 """Fixtures shared by all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent_harness.session.repo import SessionRepo
+from agent_harness.testing import observe
 from tests.support.backends import BACKENDS, make_repo
+from tests.support.laws import Laws
+
+
+@pytest.fixture(autouse=True)
+def laws() -> Iterator[Laws]:
+    """Watches every session and every request of the test, and fails it for a law that was broken."""
+    watching = Laws()
+    with observe(watching):
+        yield watching
+    assert watching.broken == []
 
 
 @pytest.fixture(params=BACKENDS)

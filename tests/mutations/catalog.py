@@ -203,4 +203,11 @@ MUTATIONS = (
         after="            pass\n",
         found_by=("tests/unit/test_session_core.py",),
     ),
+    Mutation(
+        name="a message enters the context before its tail",
+        file="agent_harness/lanes/lane.py",
+        before="            self._projection += projected\n",
+        after="            self._projection[-1:-1] = projected\n",
+        found_by=("tests/tier_b/test_run_traces.py", "-k", "memory"),  # by the law that every test is held to
+    ),
 )

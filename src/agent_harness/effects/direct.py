@@ -154,6 +154,8 @@ class DirectEffects:
             telemetry=parent,
         )
         messages = await self._lane.context_messages() if request.messages is None else request.messages
+        if streamed:
+            self._env.session.tell_request(self._lane.name, request.run_id, model.ref, messages)
 
         def emit(event: AssistantMessageEvent) -> None:
             if streamed:  # a summary streams to nobody

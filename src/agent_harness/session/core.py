@@ -14,6 +14,7 @@ from ..types.ids import IdGenerator
 from ..types.json import InvalidJson, JsonValue, check_text
 from ..types.messages import ExtensionMessage
 from ..types.records import LaneRecord, NewRecord
+from .observing import OBSERVER
 from .queries import BranchBounds, EntryQuery, RecordQuery, check_limit
 from .storage import LogItem, OnEntry, OnRecord, OnSeq, SessionStorage
 
@@ -21,6 +22,7 @@ MessageValidator: TypeAlias = Callable[[Mapping[str, JsonValue]], object]
 """Checks the fields of a registered custom message; raises ValueError."""
 
 T = TypeVar("T")
+C = TypeVar("C", Entry, LaneRecord, int)
 MAX_NAME = 4096
 """Longest session name, label or lane name, in characters."""
 
@@ -36,6 +38,9 @@ class SessionCore:
         self.message_types = dict(message_types)
         self.delivered_seq = storage.last_seq
         self.fault: StorageError | None = None
+        self.observer = OBSERVER.get()
+        if self.observer is not None:
+            self.observer.opened(storage)
 
     # Writes ----------------------------------------------------------------
 
@@ -83,8 +88,10 @@ class SessionCore:
             self.fault = self.fault or error
             raise
 
-    def _deliver(self, seq: int, item: T, on_commit: Callable[[T], None] | None) -> None:
+    def _deliver(self, seq: int, item: C, on_commit: Callable[[C], None] | None) -> None:
         self.delivered_seq = max(self.delivered_seq, seq)
+        if self.observer is not None:
+            self.observer.committed(self.storage, item)
         if on_commit is not None:
             on_commit(item)
 

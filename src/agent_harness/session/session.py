@@ -3,15 +3,18 @@
 All writes flow through here; there is no way to the storage behind it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from ..errors import StorageError
 from ..types.entries import Entry, ProvisionedEntry
 from ..types.ids import IdGenerator, Uuid7Ids
+from ..types.messages import AgentMessage
 from ..types.records import LaneRecord, NewRecord, OperationKind, RecordType
+from ..types.state import ModelRef
 from .core import MessageValidator, SessionCore
+from .observing import ObservedRequest
 from .queries import Order, RecordQuery
 from .storage import Diagnostic, LanePointer, LogItem, OnEntry, OnRecord, OnSeq, SessionMetadata, SessionStorage
 from .verify import Finding, verify_session
@@ -147,6 +150,15 @@ class Session(LaneView):
     def refuse_writes(self, reason: str) -> None:
         """Accept no further write through this opening: its user found that it must not go on."""
         self._core.fault = self._core.fault or StorageError(reason)
+
+    def tell_request(self, lane: str, run_id: str, model: ModelRef, messages: Sequence[AgentMessage]) -> None:
+        """Tell whoever observes this session that `lane` asks for an answer (see `observing`)."""
+        observer = self._core.observer
+        if observer is not None:
+            storage = self._core.storage
+            observer.requested(
+                ObservedRequest(storage=storage, lane=lane, run_id=run_id, model=model, messages=tuple(messages))
+            )
 
     async def close(self) -> None:
         """Finish started writes and release the writer claim. Idempotent."""

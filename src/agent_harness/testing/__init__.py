@@ -19,6 +19,9 @@ from .drive import drive_until as drive_until
 from .drive import start as start
 from .fixed_point import check_fixed_point as check_fixed_point
 from .ids import DeterministicIds as DeterministicIds
+from .observing import ObservedRequest as ObservedRequest
+from .observing import Observer as Observer
+from .observing import observe as observe
 from .trace import Trace as Trace
 from .trace import log_lines as log_lines
 from .world import World as World
