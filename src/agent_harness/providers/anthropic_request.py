@@ -17,6 +17,7 @@ from ..types.messages import (
     UserMessage,
 )
 from .base import Model, ProviderContext, StreamOptions
+from .call_ids import CallIds
 from .openai_chat_request import IMAGE_OMITTED, is_own
 
 Object: TypeAlias = dict[str, JsonValue]
@@ -27,7 +28,7 @@ CACHED: Final[Object] = {"type": "ephemeral"}
 BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768}
 """Thinking tokens by level, for models that take a budget instead of an effort."""
 _BUDGET_MODELS = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8})?$)")
-_ID = re.compile(r"[^a-zA-Z0-9_-]")
+LONGEST_ID: Final = 64
 
 
 def anthropic_payload(model: Model, context: ProviderContext, options: StreamOptions) -> Object:
@@ -76,6 +77,7 @@ def _thinking(model: Model, options: StreamOptions, max_tokens: int, output: Obj
 
 def _messages(messages: Sequence[Message], model: Model) -> list[Object]:
     out: list[Object] = []
+    ids = CallIds(LONGEST_ID)
 
     def say(role: str, blocks: list[JsonValue]) -> None:
         last = out[-1] if out else None
@@ -89,11 +91,11 @@ def _messages(messages: Sequence[Message], model: Model) -> list[Object]:
             case UserMessage():
                 say("user", _user_content(message.content, model))
             case AssistantMessage():
-                say("assistant", _assistant(message, model))
+                say("assistant", _assistant(message, model, ids))
             case ToolResultMessage():
                 result: Object = {
                     "type": "tool_result",
-                    "tool_use_id": tool_id(message.tool_call_id),
+                    "tool_use_id": ids(message.tool_call_id),
                     "content": _user_content(message.content, model),
                 }
                 if message.is_error:
@@ -124,7 +126,7 @@ def _text(text: str) -> list[JsonValue]:
     return [{"type": "text", "text": text}] if text.strip() else []  # a blank block is refused
 
 
-def _assistant(message: AssistantMessage, model: Model) -> list[JsonValue]:
+def _assistant(message: AssistantMessage, model: Model, ids: CallIds) -> list[JsonValue]:
     blocks: list[JsonValue] = []
     own = is_own(message, model)
     for part in message.content:
@@ -140,14 +142,9 @@ def _assistant(message: AssistantMessage, model: Model) -> list[JsonValue]:
                     )
             case ToolCall():
                 blocks.append(
-                    {"type": "tool_use", "id": tool_id(part.id), "name": part.name, "input": dict(part.arguments)}
+                    {"type": "tool_use", "id": ids(part.id), "name": part.name, "input": dict(part.arguments)}
                 )
     return blocks
-
-
-def tool_id(given: str) -> str:
-    """A call id as this API takes it; ids of other providers hold other characters."""
-    return _ID.sub("_", given)
 
 
 def _mark_last(messages: Sequence[Object]) -> None:

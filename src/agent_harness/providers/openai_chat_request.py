@@ -18,12 +18,15 @@ from ..types.messages import (
     UserMessage,
 )
 from .base import Model, ProviderContext, StreamOptions
+from .call_ids import CallIds
 
 Object: TypeAlias = dict[str, JsonValue]
 MaxTokensField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 
 IMAGE_OMITTED: Final = "[image left out: this model takes no images]"
 NO_OUTPUT: Final = "(no output)"
+LONGEST_ID: Final = 40
+"""OpenAI refuses longer call ids."""
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 """Where servers put reasoning text; the name is kept as its signature and used again to send it back."""
 REASONING_DETAILS: Final = "reasoningDetails"
@@ -92,6 +95,7 @@ def is_strict_schema(schema: JsonValue) -> bool:
 def _messages(messages: Sequence[Message], model: Model) -> list[JsonValue]:
     out: list[JsonValue] = []
     images: list[JsonValue] = []  # of a batch of results: only a user message can carry them, after the last result
+    ids = CallIds(LONGEST_ID)
     for message in messages:
         if not isinstance(message, ToolResultMessage) and images:
             out.append({"role": "user", "content": images})
@@ -100,7 +104,7 @@ def _messages(messages: Sequence[Message], model: Model) -> list[JsonValue]:
             case UserMessage():
                 out.append({"role": "user", "content": _user_content(message.content, model)})
             case AssistantMessage():
-                converted = _assistant(message, model)
+                converted = _assistant(message, model, ids)
                 if converted is not None:
                     out.append(converted)
             case ToolResultMessage():
@@ -112,7 +116,7 @@ def _messages(messages: Sequence[Message], model: Model) -> list[JsonValue]:
                     images.append({"type": "text", "text": f"Images of the result of {message.tool_name}:"})
                     images += [_image(part) for part in pictures]
                     text = text or "(see the images below)"
-                out.append({"role": "tool", "tool_call_id": message.tool_call_id, "content": text or NO_OUTPUT})
+                out.append({"role": "tool", "tool_call_id": ids(message.tool_call_id), "content": text or NO_OUTPUT})
     if images:
         out.append({"role": "user", "content": images})
     return out
@@ -137,14 +141,14 @@ def _image(part: ImageContent) -> JsonValue:
     return {"type": "image_url", "image_url": {"url": f"data:{part.mime_type};base64,{part.data}"}}
 
 
-def _assistant(message: AssistantMessage, model: Model) -> JsonValue | None:
+def _assistant(message: AssistantMessage, model: Model, ids: CallIds) -> JsonValue | None:
     out: Object = {"role": "assistant"}
     text = message.text
     calls: list[JsonValue] = []
     own = is_own(message, model)
     for call in message.tool_calls:
         item: Object = {
-            "id": call.id,
+            "id": ids(call.id, keep=own),
             "type": "function",
             "function": {"name": call.name, "arguments": orjson.dumps(call.arguments).decode()},
         }

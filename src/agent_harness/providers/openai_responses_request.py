@@ -19,12 +19,15 @@ from ..types.messages import (
     UserMessage,
 )
 from .base import Model, ProviderContext, StreamOptions
+from .call_ids import CallIds
 from .openai_chat_request import IMAGE_OMITTED, NO_OUTPUT, is_own, is_strict_schema
 
 Object: TypeAlias = dict[str, JsonValue]
 
 MIN_OUTPUT: Final = 16
 """The API refuses smaller limits."""
+LONGEST_ID: Final = 64
+"""Longer call ids are refused."""
 PHASE: Final = "phase"
 """Key in `TextContent.extra`: whether a text is commentary or the answer; the API wants it back."""
 
@@ -72,18 +75,19 @@ def responses_payload(model: Model, context: ProviderContext, options: StreamOpt
 
 def _items(messages: Sequence[Message], model: Model) -> list[JsonValue]:
     out: list[JsonValue] = []
+    ids = CallIds(LONGEST_ID)
     for message in messages:
         match message:
             case UserMessage(content=content):
                 said: JsonValue = content if isinstance(content, str) else _parts(content, model)
                 out.append({"role": "user", "content": said})
             case AssistantMessage():
-                out += _assistant(message, model)
+                out += _assistant(message, model, ids)
             case ToolResultMessage():
                 plain = all(isinstance(part, TextContent) for part in message.content)
                 text = "\n".join(part.text for part in message.content if isinstance(part, TextContent))
                 output: JsonValue = (text or NO_OUTPUT) if plain else _parts(message.content, model)
-                out.append({"type": "function_call_output", "call_id": message.tool_call_id, "output": output})
+                out.append({"type": "function_call_output", "call_id": ids(message.tool_call_id), "output": output})
     return out
 
 
@@ -100,7 +104,7 @@ def _parts(content: Sequence[UserContent], model: Model) -> list[JsonValue]:
     return out
 
 
-def _assistant(message: AssistantMessage, model: Model) -> list[JsonValue]:
+def _assistant(message: AssistantMessage, model: Model, ids: CallIds) -> list[JsonValue]:
     out: list[JsonValue] = []
     own = is_own(message, model)
     for part in message.content:
@@ -116,7 +120,8 @@ def _assistant(message: AssistantMessage, model: Model) -> list[JsonValue]:
                 out += [reasoning] if reasoning is not None else []
             case ToolCall():
                 arguments = orjson.dumps(part.arguments).decode()
-                out.append({"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments})
+                call_id = ids(part.id, keep=own)
+                out.append({"type": "function_call", "call_id": call_id, "name": part.name, "arguments": arguments})
     return out
 
 

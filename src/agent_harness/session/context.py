@@ -268,6 +268,8 @@ def unique_call_ids(messages: Sequence[Message]) -> list[Message]:
 
 def _fresh(call_id: str, number: int, index: int, seen: set[str]) -> str:
     fresh = call_id if call_id and call_id not in seen else f"call_{number}_{index}"
+    while fresh in seen:  # a provider may have named one of its calls like that
+        fresh += "_"
     seen.add(fresh)
     return fresh
 
