@@ -49,7 +49,7 @@ ModelName = Annotated[
         "--model",
         "-m",
         metavar="PROVIDER/ID",
-        help=f"Such as openai/gpt-5, or scripted:FILE; default: the session's own, else ${MODEL_VARIABLE}.",
+        help=f"openai/gpt-5, local:FILE.gguf, scripted:FILE ...; default: the session's own, else ${MODEL_VARIABLE}.",
     ),
 ]
 BaseUrl = Annotated[

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ..errors import WriteRefused
+from ..harness import AgentHarness
 from ..providers.base import Model, ModelRegistry, Models
 from ..providers.catalog import UnknownModel, load_catalog
 from ..providers.registry import build_models
@@ -15,6 +17,7 @@ from .scripted import PREFIX, scripted_model
 from .variables import KEY_VARIABLE, MODEL_VARIABLE
 
 CONNECT_TIMEOUT_S = 5.0
+LOCAL_PREFIX = "local:"
 OPENAI_URL = "https://api.openai.com/v1"
 
 
@@ -30,7 +33,7 @@ class Chosen:
 
 
 def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen:
-    """Resolve a model's name, `provider/id` or `scripted:FILE`.
+    """Resolve a model's name, `provider/id`, `local:FILE.gguf` or `scripted:FILE`.
 
     Raises:
         Failure: no name, a malformed or unknown one, no API key, an address that is none.
@@ -41,13 +44,31 @@ def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen
     if name.startswith(PREFIX):
         models, model, full = scripted_model(name, folder)
         return Chosen(models=models, model=model, name=full, server=None, given=None)
+    if name.startswith(LOCAL_PREFIX):
+        return _local(name, folder)
     provider, slash, model_id = name.partition("/")
     if not (provider and slash and model_id) or any(not character.isprintable() for character in name):
-        raise Failure(f"{name!r} names no model: write PROVIDER/ID, such as openai/gpt-5, or scripted:FILE")
+        raise Failure(
+            f"{name!r} names no model: write PROVIDER/ID, such as openai/gpt-5, or local:FILE.gguf or scripted:FILE"
+        )
     if base_url is None:
         return _listed(name)
     check_url(base_url)
     return _compatible(provider, model_id, base_url)
+
+
+def _local(name: str, folder: Path) -> Chosen:
+    """A model file on this machine. It is loaded by the first request, not here."""
+    from ..providers.local import LocalProvider, local_model
+
+    path = Path(os.path.abspath(folder / Path(name.removeprefix(LOCAL_PREFIX)).expanduser()))
+    try:
+        provider = LocalProvider(path)
+    except FileNotFoundError as error:
+        raise Failure(str(error)) from None
+    model = local_model(path)
+    models = ModelRegistry([provider], [model])
+    return Chosen(models=models, model=model, name=f"{LOCAL_PREFIX}{path}", server=None, given=None)
 
 
 def check_url(url: str) -> None:
@@ -87,6 +108,20 @@ async def check_reachable(url: str | None) -> None:
         await writer.wait_closed()
     except OSError:
         pass  # it was reachable
+
+
+async def settle_model(harness: AgentHarness, chosen: Chosen, *, wanted: bool) -> None:
+    """A session's newest model holds, unless another is `wanted` now, or it is not known here any more."""
+    try:
+        known = await harness.get_model()
+    except LookupError:
+        known = None
+    if known is not None and (known == chosen.model or not wanted):
+        return
+    try:
+        await harness.set_model(chosen.model)
+    except WriteRefused:
+        pass  # what is interrupted goes on with its own model
 
 
 def _compatible(provider: str, model_id: str, base_url: str) -> Chosen:
