@@ -45,7 +45,9 @@ from .result import Err, Ok, Result
 from .session.core import check_name
 from .session.session import MAIN, Session
 from .settings import QUEUE_MODES, Settings, check_choice, tool_registry
+from .telemetry.attributes import WriteStart
 from .telemetry.context import NOOP, TelemetryContext
+from .telemetry.spans import start_harness_span
 from .types.state import ModelRef
 from .types.structural import Resources
 from .types.tools import AgentTool
@@ -124,7 +126,7 @@ class AgentHarness(AgentLane):
         check_choice("tool_execution", tool_execution, ("sequential", "parallel"))
         types = {message_type.role: message_type for message_type in message_types}
         session.register_message_types({role: registered.validate for role, registered in types.items()})
-        events = Events()
+        events = Events(telemetry_context)
         env = Environment(
             session=session,
             models=_with_default(models, model),
@@ -246,7 +248,13 @@ class AgentHarness(AgentLane):
                 return Err(LaneExists(lane=name, message=f"a lane {name!r} exists"))
             if at is not None and await self._env.session.get_entry(at) is None:
                 return Err(UnknownTarget(target_id=at, message=f"the session has no entry {at!r}"))
-            await self._lane.guard(self._env.session.create_lane(name, at))
+            attributes: WriteStart = {"pi.lane.name": name, "pi.session.mutation": "lane"}
+            await start_harness_span(
+                self._env.telemetry,
+                "pi.session.write",
+                attributes,
+                lambda _span: self._lane.guard(self._env.session.create_lane(name, at)),
+            )
             restored = await restore_lane(self._env.session, name, at, self._env.defaults)
             runtime = LaneRuntime(name, self._env, restored)
             self._lanes[name] = runtime

@@ -26,6 +26,7 @@ from ..hooks.catalog import (
 from ..lanes import jobs
 from ..lanes.lane import HOOK_OF, LaneRuntime
 from ..lanes.reads import LaneReads
+from ..loop.requests import RequestSpan, record_answer, record_failure, request_span
 from ..loop.stream import StreamAssistantConfig, storable_message, stream_assistant, transport_error
 from ..loop.stream import presentable as presentable_delta
 from ..loop.tools import create_error_tool_result, execute_tool_call
@@ -39,7 +40,11 @@ from ..providers.base import (
     StreamDelta,
     StreamOptions,
 )
+from ..telemetry.attributes import SleepEnd, ToolEnd
 from ..telemetry.context import TelemetryContext
+from ..telemetry.schema import Span
+from ..telemetry.spans import start_harness_span
+from ..telemetry.status import error_status
 from ..types.actions import HookAction
 from ..types.entries import Entry, ProvisionedEntry
 from ..types.json import JsonValue
@@ -69,20 +74,20 @@ class DirectEffects:
 
     async def append_entry(self, entry: ProvisionedEntry, parent: TelemetryContext) -> Entry:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: self._lane.write_entry(entry))
+        return await self._lane.line.run(lambda: self._lane.write_entry(entry, parent))
 
     async def append_record(self, body: RecordBody, parent: TelemetryContext) -> LaneRecord:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: self._lane.write_record(body))
+        return await self._lane.line.run(lambda: self._lane.write_record(body, parent))
 
     async def move_lane(self, to: str | None, parent: TelemetryContext) -> None:
         """See `Effects`."""
-        await self._lane.line.run(lambda: jobs.move_lane(self._lane, to))
+        await self._lane.line.run(lambda: jobs.move_lane(self._lane, to, parent))
 
     async def set_fact(self, fact: FactWrite, parent: TelemetryContext) -> None:
         """See `Effects`."""
         await self._lane.line.run(
-            lambda: jobs.set_label(self._lane, fact.target_id, fact.label, rerun=self._lane.recovery)
+            lambda: jobs.set_label(self._lane, fact.target_id, fact.label, parent, rerun=self._lane.recovery)
         )
 
     async def try_finish_run(
@@ -93,7 +98,7 @@ class DirectEffects:
         error: OperationError | None = None,
     ) -> Literal["finished", "continue"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.try_finish_run(self._lane, run_id, outcome, error))
+        return await self._lane.line.run(lambda: jobs.try_finish_run(self._lane, run_id, outcome, error, parent))
 
     async def finish_operation(
         self,
@@ -104,25 +109,27 @@ class DirectEffects:
         event: HarnessEvent | None = None,
     ) -> Literal["finished", "continue"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.finish_operation(self._lane, run_id, outcome, error, event))
+        return await self._lane.line.run(
+            lambda: jobs.finish_operation(self._lane, run_id, outcome, error, parent, event=event)
+        )
 
     async def commit_run_end_follow_up(
         self, run_id: str, item: ProvisionedEntry, parent: TelemetryContext
     ) -> Literal["committed", "dropped"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.commit_run_end_follow_up(self._lane, run_id, item))
+        return await self._lane.line.run(lambda: jobs.commit_run_end_follow_up(self._lane, run_id, item, parent))
 
     async def consume_queue_item(
         self, run_id: str, queue: Literal["steer", "followUp"], entry_id: str, parent: TelemetryContext
     ) -> Literal["consumed", "skipped"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.consume_queue_item(self._lane, run_id, queue, entry_id))
+        return await self._lane.line.run(lambda: jobs.consume_queue_item(self._lane, run_id, queue, entry_id, parent))
 
     async def apply_pending_write(
         self, run_id: str, entry_id: str, parent: TelemetryContext
     ) -> Literal["applied", "skipped"]:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: jobs.apply_pending_write(self._lane, run_id, entry_id))
+        return await self._lane.line.run(lambda: jobs.apply_pending_write(self._lane, run_id, entry_id, parent))
 
     # External effects ------------------------------------------------------
 
@@ -146,7 +153,7 @@ class DirectEffects:
             options=self._options(request, model),
             transform_context=lambda messages: self._transform(messages, parent),
             to_provider_messages=self._env.convert,
-            on_payload=(lambda payload: self._payload(model, payload, parent))
+            on_payload=(lambda payload, span: self._payload(model, payload, span))
             if self._env.hooks.has("before_payload")
             else None,
             on_response=on_response,
@@ -222,7 +229,8 @@ class DirectEffects:
             )
 
         loop = asyncio.get_running_loop()
-        try:
+
+        async def work() -> ExecutedToolCall:
             try:
                 context = await self._env.resolve_tool_context()
             except Exception as error:
@@ -238,8 +246,42 @@ class DirectEffects:
                 else lambda partial: _from_thread(loop, update, partial),
                 origin=await self._origin(prepared),
             )
+
+        try:
+            if lane.signal.aborted:  # it does not begin: no span
+                return await work()
+            return await self._in_tool_span(prepared, turn_id, parent, work)
         finally:
             finished = True
+
+    async def _in_tool_span(
+        self,
+        prepared: PreparedToolCall,
+        turn_id: str | None,
+        parent: TelemetryContext,
+        work: Callable[[], Awaitable[ExecutedToolCall]],
+    ) -> ExecutedToolCall:
+        async def executed(span: Span[ToolEnd]) -> ExecutedToolCall:
+            raw = await work()
+            span.set_attributes({"pi.tool.is_error": raw.is_error})
+            if raw.is_error:
+                span.set_status(error_status("tool_error", "the raw result is an error"))
+            return raw
+
+        return await start_harness_span(
+            parent,
+            "pi.harness.tool",
+            {
+                "pi.lane.name": self._lane.name,
+                "pi.operation.id": self._lane.op().id,
+                "pi.turn.id": turn_id,
+                "pi.tool.name": prepared.tool_call.name,
+                "pi.tool.call_id": prepared.tool_call.id,
+                "pi.tool.replay": prepared.tool.replay,
+                "pi.tool.recovery": turn_id is None,
+            },
+            executed,
+        )
 
     async def _origin(self, prepared: PreparedToolCall) -> ToolOrigin | None:
         op = self._lane.op()
@@ -264,24 +306,42 @@ class DirectEffects:
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> AssistantMessage:
         """See `Effects`."""
         self._env.require_alive()
-        try:
-            fetch = getattr(self._env.models.provider(model), "fetch_deferred", None)
-            if fetch is None:
-                raise LookupError(f"provider {model.api!r} cannot fetch deferred answers")
-            message: AssistantMessage = await fetch(model, handle, self._request_context(parent))
-        except Exception as error:
-            return transport_error(model, error, self._env.clock.now_ms())
-        message = storable_message(message, model, self._env.clock.now_ms())
+
+        async def work(span: RequestSpan) -> tuple[AssistantMessage, bool]:
+            try:
+                fetch = getattr(self._env.models.provider(model), "fetch_deferred", None)
+                if fetch is None:
+                    raise LookupError(f"provider {model.api!r} cannot fetch deferred answers")
+                message: AssistantMessage = await fetch(model, handle, self._request_context(span))
+            except Exception as error:
+                failed = transport_error(model, error, self._env.clock.now_ms())
+                record_answer(span, failed)
+                return failed, False
+            message = storable_message(message, model, self._env.clock.now_ms())
+            record_answer(span, message)
+            return message, True
+
+        message, answered = await request_span(parent, model, "fetch_deferred", work, deferred=True)
+        if not answered:
+            return message
         return await self._after_response(ProviderResponse(status=200), message, parent)
 
     async def cancel_deferred(self, model: Model, handle: DeferredHandle, parent: TelemetryContext) -> None:
         """See `Effects`."""
         try:
             cancel = getattr(self._env.models.provider(model), "cancel_deferred", None)
-            if cancel is not None:
-                await cancel(model, handle, self._request_context(parent))
         except Exception:
-            return  # best effort; the abort goes on
+            return
+        if cancel is None:
+            return
+
+        async def work(span: RequestSpan) -> None:
+            try:
+                await cancel(model, handle, self._request_context(span))
+            except Exception as error:  # best effort; the abort goes on
+                record_failure(span, type(error).__name__)
+
+        await request_span(parent, model, "cancel_deferred", work, deferred=True)
 
     def _request_context(self, parent: TelemetryContext) -> RequestContext:
         return RequestContext(signal=self._lane.signal, telemetry=parent, now_ms=self._env.clock.now_ms)
@@ -290,7 +350,7 @@ class DirectEffects:
 
     async def before_request(self, event: BeforeRequest, parent: TelemetryContext) -> StreamOptions:
         """See `Effects`."""
-        return await self._in_hook(lambda: self._env.hooks.before_request(event, parent))
+        return await self._in_hook(lambda: self._env.hooks.before_request(event, parent, self._lane.op().id))
 
     async def before_tool(self, event: BeforeTool, parent: TelemetryContext) -> ToolDecision:
         """See `Effects`."""
@@ -332,11 +392,15 @@ class DirectEffects:
         if not self._env.hooks.has("transform_context"):
             return messages
         event = TransformContext(lane=self._lane.name, messages=messages)
-        return await self._nested("transform_context", lambda: self._env.hooks.transform_context(event, parent))
+        return await self._nested(
+            "transform_context", lambda: self._env.hooks.transform_context(event, parent, self._lane.op().id)
+        )
 
     async def _payload(self, model: Model, payload: JsonValue, parent: TelemetryContext) -> JsonValue:
         event = BeforePayload(lane=self._lane.name, model=model, payload=payload)
-        return await self._nested("before_payload", lambda: self._env.hooks.before_payload(event, parent))
+        return await self._nested(
+            "before_payload", lambda: self._env.hooks.before_payload(event, parent, self._lane.op().id)
+        )
 
     async def _after_response(
         self, head: ProviderResponse, message: AssistantMessage, parent: TelemetryContext
@@ -344,7 +408,9 @@ class DirectEffects:
         if not self._env.hooks.has("after_response"):
             return message
         event = AfterResponse(lane=self._lane.name, status=head.status, headers=head.headers, message=message)
-        return await self._nested("after_response", lambda: self._env.hooks.after_response(event, parent))
+        return await self._nested(
+            "after_response", lambda: self._env.hooks.after_response(event, parent, self._lane.op().id)
+        )
 
     async def _nested(self, name: HookName, run: Callable[[], Awaitable[T]]) -> T:
         """A hook inside a released action parks as its own action (harness-v2 §15 "The gate is reentrant")."""
@@ -368,6 +434,20 @@ class DirectEffects:
 
     async def sleep(self, delay_ms: int, parent: TelemetryContext) -> Literal["elapsed", "aborted"]:
         """See `Effects`."""
+
+        async def work(span: Span[SleepEnd]) -> Literal["elapsed", "aborted"]:
+            outcome = await self._wait(delay_ms)
+            span.set_attributes({"pi.sleep.outcome": outcome})
+            return outcome
+
+        return await start_harness_span(
+            parent,
+            "pi.harness.sleep",
+            {"pi.operation.id": self._lane.op().id, "pi.sleep.delay_ms": delay_ms},
+            work,
+        )
+
+    async def _wait(self, delay_ms: int) -> Literal["elapsed", "aborted"]:
         if self._lane.signal.aborted:
             return "aborted"
         waiting = asyncio.ensure_future(self._env.clock.sleep(delay_ms))

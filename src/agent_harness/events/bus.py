@@ -10,6 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, get_args
 
+from ..telemetry.attributes import EventHandlerStart, NoEnd
+from ..telemetry.context import NOOP, TelemetryContext
+from ..telemetry.schema import Span
+from ..telemetry.spans import start_harness_span
 from .catalog import EventType, HandlerError, HarnessEvent
 
 Listener: TypeAlias = Callable[[HarnessEvent], Awaitable[None] | None]
@@ -35,7 +39,8 @@ class Subscription:
 class Events:
     """Live-only delivery: no snapshot, no replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: TelemetryContext = NOOP) -> None:
+        self._telemetry = telemetry
         self._subscriptions: list[Subscription] = []
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # also of listeners that unsubscribed while being served
@@ -108,9 +113,7 @@ class Events:
             while subscription.waiting and subscription.active:
                 event = subscription.waiting.popleft()
                 try:
-                    result = listener(event)
-                    if inspect.isawaitable(result):
-                        await result
+                    await self._deliver(event, listener)
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -120,6 +123,16 @@ class Events:
                     self._failed(event, error)
         finally:
             subscription.task = None
+
+    async def _deliver(self, event: HarnessEvent, listener: Listener) -> None:
+        # At the root: by now the scope that told the event may be over, and a late listener is no part of it.
+        async def work(_span: Span[NoEnd]) -> None:
+            result = listener(event)
+            if inspect.isawaitable(result):
+                await result
+
+        attributes: EventHandlerStart = {"pi.event.type": event.type, "pi.lane.name": getattr(event, "lane", None)}
+        await start_harness_span(self._telemetry, "pi.harness.event_handler", attributes, work)
 
     def _failed(self, event: HarnessEvent, error: BaseException) -> None:
         if event.type == "handler_error":

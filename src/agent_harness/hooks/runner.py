@@ -6,15 +6,19 @@ and reported, except in `before_tool`, which fails closed.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from ..compaction.prepare import require_usable, supplied_body
 from ..events.catalog import HandlerError
 from ..providers.base import StreamOptions
 from ..providers.options import merge_options
+from ..telemetry.attributes import HookEnd, HookStart
 from ..telemetry.context import TelemetryContext
+from ..telemetry.schema import Span, Starting, Work
+from ..telemetry.spans import start_harness_span
+from ..telemetry.status import error_status
 from ..types.codec import dump, dump_object, load_message, load_tool_result, seal_entry
 from ..types.entries import ProvisionedEntry
 from ..types.json import JsonValue, canon, check_text
@@ -49,6 +53,7 @@ from .catalog import (
 
 E = TypeVar("E")
 R = TypeVar("R")
+T = TypeVar("T")
 Handler: TypeAlias = Callable[[E], Awaitable[R | None] | R | None]
 Unregister: TypeAlias = Callable[[], None]
 
@@ -185,8 +190,9 @@ class Hooks:
     async def before_run(self, event: BeforeRun, parent: TelemetryContext) -> BeforeRunOutcome:
         """Messages append, a system prompt replaces, resume data is kept by registration id."""
         outcome = BeforeRunOutcome()
+        at = _Place("before_run", event.lane, None, parent)
         for registration in tuple(self._registrations["before_run"]):
-            result = await self._call(BeforeRunResult, "before_run", registration, event, parent)
+            result = await self._call(BeforeRunResult, at, registration, event)
             if result is None:
                 continue
             resume_data = dict(outcome.resume_data)
@@ -205,47 +211,61 @@ class Hooks:
         self, event: BeforeResume, resume_data: dict[str, JsonValue], parent: TelemetryContext
     ) -> None:
         """Each handler sees only the resume data under its own id."""
+        at = _Place("before_resume", event.lane, event.run_id, parent)
         for registration in tuple(self._registrations["before_resume"]):
             own = replace(event, resume_data=resume_data.get(registration.id or ""))
-            await self._call(object, "before_resume", registration, own, parent)
+            await self._call(object, at, registration, own)
 
     async def before_run_end(self, event: BeforeRunEnd, parent: TelemetryContext) -> tuple[str, ...]:
         """The follow-ups of all handlers, in order."""
         follow_ups: list[str] = []
+        at = _Place("before_run_end", event.lane, event.run_id, parent)
         for registration in tuple(self._registrations["before_run_end"]):
-            result = await self._call(BeforeRunEndResult, "before_run_end", registration, event, parent)
+            result = await self._call(BeforeRunEndResult, at, registration, event)
             if result is not None and result.follow_up:
                 follow_ups.append(result.follow_up)
         return tuple(follow_ups)
 
-    async def transform_context(self, event: TransformContext, parent: TelemetryContext) -> tuple[AgentMessage, ...]:
+    async def transform_context(
+        self, event: TransformContext, parent: TelemetryContext, operation_id: str | None = None
+    ) -> tuple[AgentMessage, ...]:
         """Each handler transforms the output of the one before."""
+        at = _Place("transform_context", event.lane, operation_id, parent)
         for registration in tuple(self._registrations["transform_context"]):
-            result = await self._call(TransformContextResult, "transform_context", registration, event, parent)
+            result = await self._call(TransformContextResult, at, registration, event)
             if result is not None:
                 event = replace(event, messages=result.messages)
         return event.messages
 
-    async def before_request(self, event: BeforeRequest, parent: TelemetryContext) -> StreamOptions:
+    async def before_request(
+        self, event: BeforeRequest, parent: TelemetryContext, operation_id: str | None = None
+    ) -> StreamOptions:
         """Patches merge, later ones win."""
+        at = _Place("before_request", event.lane, operation_id, parent)
         for registration in tuple(self._registrations["before_request"]):
-            result = await self._call(BeforeRequestResult, "before_request", registration, event, parent)
+            result = await self._call(BeforeRequestResult, at, registration, event)
             if result is not None and result.stream_options is not None:
                 event = replace(event, stream_options=merge_options(event.stream_options, result.stream_options))
         return event.stream_options
 
-    async def before_payload(self, event: BeforePayload, parent: TelemetryContext) -> JsonValue:
+    async def before_payload(
+        self, event: BeforePayload, parent: TelemetryContext, operation_id: str | None = None
+    ) -> JsonValue:
         """Each handler replaces the payload of the one before."""
+        at = _Place("before_payload", event.lane, operation_id, parent)
         for registration in tuple(self._registrations["before_payload"]):
-            result = await self._call(BeforePayloadResult, "before_payload", registration, event, parent)
+            result = await self._call(BeforePayloadResult, at, registration, event)
             if result is not None:
                 event = replace(event, payload=result.payload)
         return event.payload
 
-    async def after_response(self, event: AfterResponse, parent: TelemetryContext) -> AssistantMessage:
+    async def after_response(
+        self, event: AfterResponse, parent: TelemetryContext, operation_id: str | None = None
+    ) -> AssistantMessage:
         """Each handler may replace the message; an unsettled one is an error of the handler."""
+        at = _Place("after_response", event.lane, operation_id, parent)
         for registration in tuple(self._registrations["after_response"]):
-            result = await self._call(AfterResponseResult, "after_response", registration, event, parent)
+            result = await self._call(AfterResponseResult, at, registration, event)
             if result is not None and result.message is not None:
                 event = replace(event, message=result.message)
         return event.message
@@ -253,17 +273,14 @@ class Hooks:
     async def before_tool(self, event: BeforeTool, parent: TelemetryContext) -> ToolDecision:
         """Arguments pass through; the first block ends the chain. Fails closed: an exception or a timeout blocks."""
         args: dict[str, JsonValue] | None = None
-        for registration in tuple(self._registrations["before_tool"]):
-            try:
-                async with asyncio.timeout(_seconds(registration.timeout_ms)):
-                    result = _checked(ToolDecision, await _invoke(registration, event))
-            except (Exception, asyncio.CancelledError) as error:
-                _pass_on_cancellation(error)
-                self._failed("before_tool", event.lane, error)
-                return ToolDecision(block="A policy handler failed, so the call was not allowed.")
+        at = _Place("before_tool", event.lane, event.run_id, parent)
+        registrations = tuple(self._registrations["before_tool"])
+        for position, registration in enumerate(registrations, 1):
+            result = await self._decision(at, registration, event)
             if result is None:
                 continue
             if result.block is not None:
+                await _skipped(at, registrations[position:])
                 return ToolDecision(block=result.block)
             if result.args is not None:
                 args = result.args
@@ -273,9 +290,10 @@ class Hooks:
     async def after_tool(self, event: AfterTool, parent: TelemetryContext) -> ToolResultPatch:
         """Patches merge field by field; each handler sees the patched result."""
         merged = ToolResultPatch()
+        at = _Place("after_tool", event.lane, event.run_id, parent)
         for registration in tuple(self._registrations["after_tool"]):
             failures = self._failures
-            patch = await self._call(ToolResultPatch, "after_tool", registration, event, parent)
+            patch = await self._call(ToolResultPatch, at, registration, event)
             if patch is None and registration.redacts and self._failures > failures:
                 patch = NOT_REDACTED  # what it would have removed must not be stored
             if patch is None:
@@ -291,37 +309,98 @@ class Hooks:
 
     async def before_compaction(self, event: BeforeCompaction, parent: TelemetryContext) -> CompactionDecision:
         """The first handler that declines or supplies a summary decides."""
-        for registration in tuple(self._registrations["before_compaction"]):
-            decision = await self._call(CompactionDecision, "before_compaction", registration, event, parent)
+        at = _Place("before_compaction", event.lane, event.run_id, parent)
+        registrations = tuple(self._registrations["before_compaction"])
+        for position, registration in enumerate(registrations, 1):
+            decision = await self._call(CompactionDecision, at, registration, event)
             if decision is not None and (decision.decline or decision.compaction is not None):
+                await _skipped(at, registrations[position:])
                 return decision
         return CompactionDecision()
 
     async def before_navigation(self, event: BeforeNavigation, parent: TelemetryContext) -> NavigationDecision:
         """The first handler that declines or supplies a summary decides."""
-        for registration in tuple(self._registrations["before_navigation"]):
-            decision = await self._call(NavigationDecision, "before_navigation", registration, event, parent)
+        at = _Place("before_navigation", event.lane, event.run_id, parent)
+        registrations = tuple(self._registrations["before_navigation"])
+        for position, registration in enumerate(registrations, 1):
+            decision = await self._call(NavigationDecision, at, registration, event)
             if decision is not None and (decision.decline or decision.summary is not None):
+                await _skipped(at, registrations[position:])
                 return decision
         return NavigationDecision()
 
-    async def _call(
-        self, expected: type[R], name: HookName, registration: _Registration, event: object, parent: TelemetryContext
-    ) -> R | None:
-        lane = cast("str", getattr(event, "lane", ""))
-        try:
-            result = _checked(expected, await _invoke(registration, event))
-            if result is not None:
-                _check_storable(result)
-        except (Exception, asyncio.CancelledError) as error:
-            _pass_on_cancellation(error)
-            self._failed(name, lane, error)
-            return None
-        return result
+    async def _decision(self, at: "_Place", registration: _Registration, event: BeforeTool) -> ToolDecision | None:
+        async def work(span: Span[HookEnd]) -> ToolDecision | None:
+            try:
+                async with asyncio.timeout(_seconds(registration.timeout_ms)):
+                    result = _checked(ToolDecision, await _invoke(registration, event))
+            except (Exception, asyncio.CancelledError) as error:
+                _pass_on_cancellation(error)
+                self._failed(at, span, error)
+                return ToolDecision(block="A policy handler failed, so the call was not allowed.")
+            _succeeded(span, result)
+            return result
 
-    def _failed(self, name: HookName, lane: str, error: BaseException) -> None:
+        return await _in_span(at, registration, work)
+
+    async def _call(self, expected: type[R], at: "_Place", registration: _Registration, event: object) -> R | None:
+        async def work(span: Span[HookEnd]) -> R | None:
+            try:
+                result = _checked(expected, await _invoke(registration, event))
+                if result is not None:
+                    _check_storable(result)
+            except (Exception, asyncio.CancelledError) as error:
+                _pass_on_cancellation(error)
+                self._failed(at, span, error)
+                return None
+            _succeeded(span, result)
+            return result
+
+        return await _in_span(at, registration, work)
+
+    def _failed(self, at: "_Place", span: Span[HookEnd], error: BaseException) -> None:
         self._failures += 1
-        self._report(HandlerError(lane=lane, kind="hook", name=name, error=type(error).__name__))
+        self._report(HandlerError(lane=at.lane, kind="hook", name=at.name, error=type(error).__name__))
+        span.set_attributes({"pi.hook.outcome": "failed"})
+        span.set_status(error_status(type(error).__name__, "the handler failed"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which hook runs, where, and under which span."""
+
+    name: HookName
+    lane: str
+    operation_id: str | None
+    parent: TelemetryContext
+
+
+def _in_span(at: _Place, registration: _Registration, work: Work[HookEnd, T]) -> Starting[T]:
+    attributes: HookStart = {
+        "pi.lane.name": at.lane,
+        "pi.operation.id": at.operation_id,
+        "pi.hook.name": at.name,
+        "pi.hook.registration_id": registration.id,
+    }
+    return start_harness_span(at.parent, "pi.harness.hook", attributes, work)
+
+
+def _succeeded(span: Span[HookEnd], result: object) -> None:
+    match result:
+        case ToolDecision(block=str()) | CompactionDecision(decline=True) | NavigationDecision(decline=True):
+            span.set_attributes({"pi.hook.outcome": "blocked"})
+        case _:
+            span.set_attributes({"pi.hook.outcome": "completed"})
+
+
+async def _skipped(at: _Place, registrations: Sequence[_Registration]) -> None:
+    """The handlers behind the one that decided are not asked: each has its span, which says so."""
+
+    async def work(span: Span[HookEnd]) -> None:
+        span.set_attributes({"pi.hook.outcome": "skipped"})
+
+    for registration in registrations:
+        await _in_span(at, registration, work)
 
 
 NOT_REDACTED = ToolResultPatch(

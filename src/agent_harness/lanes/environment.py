@@ -77,7 +77,7 @@ class Environment:
             if isinstance(cause, HarnessFault):
                 self.fault = cause
             else:
-                self.fault = HarnessFault(f"the harness stopped: {type(cause).__name__}: {cause}", cause)
+                self.fault = HarnessFault(_told(cause), cause)
                 self.fault.__cause__ = cause
             self.session.refuse_writes(str(self.fault))
             self.events.publish(Fault(code=type(cause).__name__, message=_told(cause)))
@@ -135,7 +135,7 @@ class Environment:
 
 
 def _told(cause: BaseException) -> str:
-    """What watchers read of a fault: our own errors carry no content, the text of any other exception may."""
+    """What a fault says: our own errors carry no content, the text of any other exception may."""
     ours = isinstance(cause, HarnessFault | CorruptLog | SessionError)
     return f"the harness stopped: {type(cause).__name__}" + (f": {cause}" if ours else "")
 

@@ -35,6 +35,7 @@ from ..reducer.fold import configuration_from
 from ..reducer.predicates import has_pending_input, has_pending_work, has_queued_input
 from ..result import Err, Ok, Result
 from ..session.context import configuration_entries
+from ..telemetry.context import TelemetryContext
 from ..types.entries import MessageBody, ProvisionedEntry
 from ..types.messages import AgentMessage
 from ..types.records import (
@@ -276,14 +277,18 @@ async def record_usage(lane: LaneRuntime, adjustment: AdjustmentUsage) -> None:
 
 
 async def try_finish_run(
-    lane: LaneRuntime, run_id: str, outcome: Literal["completed", "failed"], error: OperationError | None
+    lane: LaneRuntime,
+    run_id: str,
+    outcome: Literal["completed", "failed"],
+    error: OperationError | None,
+    parent: TelemetryContext,
 ) -> Literal["finished", "continue"]:
     """Close the run if nothing is pending; a failed one looks at queues and writes only (A-15)."""
     op = _own(lane, run_id)
     pending = has_pending_work(op) if outcome == "completed" else has_pending_input(op)
     if op.aborting or pending:
         return "continue"
-    await _finish(lane, op, outcome, error)
+    await _finish(lane, op, outcome, error, parent)
     return "finished"
 
 
@@ -292,6 +297,8 @@ async def finish_operation(
     run_id: str,
     outcome: Outcome,
     error: OperationError | None,
+    parent: TelemetryContext,
+    *,
     event: HarnessEvent | None = None,
 ) -> Literal["finished", "continue"]:
     """Terminal record unless something comes first: an abort marker, or for an abort a deferred write or kept input."""
@@ -299,44 +306,48 @@ async def finish_operation(
     waiting = op.pending_writes or has_queued_input(op)
     if (outcome != "aborted" and op.aborting) or (outcome == "aborted" and waiting):
         return "continue"
-    await _finish(lane, op, outcome, error)
+    await _finish(lane, op, outcome, error, parent)
     if event is not None:
         lane.emit(event)
     return "finished"
 
 
-async def _finish(lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None) -> None:
-    await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error))
+async def _finish(
+    lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None, parent: TelemetryContext
+) -> None:
+    await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error), parent)
     if op.kind == "navigation":
         entries = await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)
         lane.reconfigure(configuration_from(entries, lane.env.defaults))
 
 
-async def move_lane(lane: LaneRuntime, to: str | None) -> None:
+async def move_lane(lane: LaneRuntime, to: str | None, parent: TelemetryContext) -> None:
     """Jump the leaf to `to`."""
-    await lane.write_move(to)
+    await lane.write_move(to, parent)
 
 
-async def set_label(lane: LaneRuntime, target_id: str, label: str | None, *, rerun: bool = False) -> None:
+async def set_label(
+    lane: LaneRuntime, target_id: str, label: str | None, parent: TelemetryContext | None = None, *, rerun: bool = False
+) -> None:
     """Write a label; the latest wins. A `rerun` that finds it as it should be writes nothing."""
     if rerun and await lane.env.session.get_label(target_id) == label:
         return
-    await lane.guard(lane.env.session.set_label(target_id, label))
+    await lane.write_fact("label", lambda: lane.env.session.set_label(target_id, label), parent)
     lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
 
 
 async def commit_run_end_follow_up(
-    lane: LaneRuntime, run_id: str, item: ProvisionedEntry
+    lane: LaneRuntime, run_id: str, item: ProvisionedEntry, parent: TelemetryContext
 ) -> Literal["committed", "dropped"]:
     """Queue a follow-up only while the run is not aborting: nothing is written behind the marker."""
     if _own(lane, run_id).aborting:
         return "dropped"
-    await lane.write_record(QueueEnqueued(queue="followUp", run_id=run_id, target=item))
+    await lane.write_record(QueueEnqueued(queue="followUp", run_id=run_id, target=item), parent)
     return "committed"
 
 
 async def consume_queue_item(
-    lane: LaneRuntime, run_id: str, queue: Literal["steer", "followUp"], entry_id: str
+    lane: LaneRuntime, run_id: str, queue: Literal["steer", "followUp"], entry_id: str, parent: TelemetryContext
 ) -> Literal["consumed", "skipped"]:
     """Append a queued message if it is still pending."""
     op = _own(lane, run_id)
@@ -344,16 +355,18 @@ async def consume_queue_item(
     item = next((item for item in items if item.id == entry_id), None)
     if item is None or op.aborting:
         return "skipped"
-    await lane.write_entry(item)
+    await lane.write_entry(item, parent)
     return "consumed"
 
 
-async def apply_pending_write(lane: LaneRuntime, run_id: str, entry_id: str) -> Literal["applied", "skipped"]:
+async def apply_pending_write(
+    lane: LaneRuntime, run_id: str, entry_id: str, parent: TelemetryContext
+) -> Literal["applied", "skipped"]:
     """Append a deferred write if it is still pending; also while aborting."""
     item = next((item for item in _own(lane, run_id).pending_writes if item.id == entry_id), None)
     if item is None:
         return "skipped"
-    await lane.write_entry(item)
+    await lane.write_entry(item, parent)
     return "applied"
 
 

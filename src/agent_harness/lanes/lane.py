@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from itertools import takewhile
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from ..abort_signal import AbortSignal
 from ..effects.gate import Gate
@@ -26,6 +26,11 @@ from ..events.catalog import (
 from ..outcomes import OperationOutcome, RunSuspended
 from ..reducer.fold import Fact, apply
 from ..session.context import project_entries, project_entry
+from ..telemetry.attributes import WriteEnd, WriteStart
+from ..telemetry.context import TelemetryContext
+from ..telemetry.schema import Span
+from ..telemetry.spans import start_harness_span
+from ..telemetry.vocabulary import SessionMutation
 from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.records import (
@@ -45,11 +50,13 @@ from ..types.records import (
 from ..types.state import EffectiveLaneConfiguration, LaneMoved, LaneReductionResult, OperationState, Reconfigured
 from ..types.usage import add_usage
 from .environment import Environment
+from .invocation import operation_span
 from .line import MutationLine
 from .live import LiveView, queues
 from .restore import RestoredLane, differences, newest_answer, restore_lane
 
-Procedure: TypeAlias = Callable[[], Awaitable[OperationOutcome]]
+Procedure: TypeAlias = Callable[[TelemetryContext], Awaitable[OperationOutcome]]
+"""An operation's work, under the span of its invocation."""
 T = TypeVar("T")
 HOOK_OF: ContextVar[str | None] = ContextVar("HOOK_OF", default=None)
 """The operation whose hook is running here, whatever task the handler started: it must not wait for that operation."""
@@ -116,16 +123,59 @@ class LaneRuntime:
 
     # Writes: called inside line jobs only ----------------------------------
 
-    async def write_entry(self, entry: ProvisionedEntry) -> Entry:
+    # `parent` None is the application's telemetry context: a write that no operation's work makes.
+
+    async def write_entry(self, entry: ProvisionedEntry, parent: TelemetryContext | None = None) -> Entry:
         """Append one entry; live state follows in the commit's own callback."""
-        return await self.guard(self.env.session.append_entry(entry, self.name, on_commit=self._entry_committed))
 
-    async def write_record(self, body: RecordBody, record_id: str | None = None) -> LaneRecord:
+        async def write(span: Span[WriteEnd]) -> Entry:
+            committed = await self.guard(
+                self.env.session.append_entry(entry, self.name, on_commit=self._entry_committed)
+            )
+            span.set_attributes({"pi.session.seq": committed.seq})
+            return committed
+
+        return await self._span_write(parent, "entry", entry.body.type, write)
+
+    async def write_record(self, body: RecordBody, parent: TelemetryContext | None = None) -> LaneRecord:
         """Append one record under a fresh id."""
-        record = NewRecord(id=record_id or self.env.session.id_generator.next(), lane=self.name, body=body)
-        return await self.guard(self.env.session.append_record(record, on_commit=self._record_committed))
+        record = NewRecord(id=self.env.session.id_generator.next(), lane=self.name, body=body)
 
-    async def write_move(self, to: str | None) -> None:
+        async def write(span: Span[WriteEnd]) -> LaneRecord:
+            committed = await self.guard(self.env.session.append_record(record, on_commit=self._record_committed))
+            span.set_attributes({"pi.session.seq": committed.seq})
+            return committed
+
+        starts = record.id if isinstance(body, OperationStarted) else None
+        return await self._span_write(parent, "record", body.type, write, starts)
+
+    async def write_fact(
+        self,
+        item_type: Literal["label", "name"],
+        write: Callable[[], Awaitable[None]],
+        parent: TelemetryContext | None = None,
+    ) -> None:
+        """Write a fact of the session; `write` hands it to the session."""
+        await self._span_write(parent, "fact", item_type, lambda _span: self.guard(write()))
+
+    async def _span_write(
+        self,
+        parent: TelemetryContext | None,
+        mutation: SessionMutation,
+        item_type: str | None,
+        write: Callable[[Span[WriteEnd]], Awaitable[T]],
+        starts: str | None = None,
+    ) -> T:
+        operation = self.operation
+        attributes: WriteStart = {
+            "pi.lane.name": self.name,
+            "pi.operation.id": operation.id if operation is not None else starts,
+            "pi.session.mutation": mutation,
+            "pi.session.item_type": item_type,
+        }
+        return await start_harness_span(parent or self.env.telemetry, "pi.session.write", attributes, write)
+
+    async def write_move(self, to: str | None, parent: TelemetryContext | None = None) -> None:
         """Jump the leaf."""
 
         path = await self.view.path_to(to)
@@ -136,7 +186,14 @@ class LaneRuntime:
             self.view.moved(source, path)
             self._projection = None
 
-        await self.guard(self.env.session.move_lane(self.name, to, on_commit=committed))
+        async def write(span: Span[WriteEnd]) -> None:
+            def told(seq: int) -> None:
+                span.set_attributes({"pi.session.seq": seq})
+                committed(seq)
+
+            await self.guard(self.env.session.move_lane(self.name, to, on_commit=told))
+
+        await self._span_write(parent, "lane", None, write)
 
     def reconfigure(self, configuration: EffectiveLaneConfiguration) -> None:
         """Take over the configuration of the path that a closed navigation left the lane on."""
@@ -347,15 +404,20 @@ class LaneRuntime:
     ) -> None:
         error: BaseException | None = None
         result: OperationOutcome | None = None
-        recovery, run_id = self.recovery, self.op().id
+        recovery, op = self.recovery, self.op()
+
+        async def invocation(span: TelemetryContext) -> OperationOutcome:
+            ended = await procedure(span)
+            if recovery:
+                await self.check_fixed_point()
+            while self._aborted_late(op.id):
+                ended = await procedure(span)
+            return ended
+
         try:
             if before is not None:
                 await asyncio.wait({before})
-            result = await procedure()
-            if recovery:
-                await self.check_fixed_point()
-            while self._aborted_late(run_id):
-                result = await procedure()
+            result = await operation_span(self.env, self.name, op.kind, op.id, invocation, recovery=recovery)
         except asyncio.CancelledError as cancelled:
             error = self._cancelled(cancelled)
         except (HarnessClosed, HarnessFault) as closed:

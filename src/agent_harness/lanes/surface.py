@@ -290,11 +290,9 @@ class AgentLane:
 
     def _begin(self, output: OutputSpec | None = None, *, recovery: bool, resumed: bool = True) -> None:
         effects = self._effects()
-        parent = self._env.telemetry
-
         announce = recovery and resumed
 
-        async def procedure() -> OperationOutcome:
+        async def procedure(parent: TelemetryContext) -> OperationOutcome:
             nonlocal announce
             if announce:
                 announce = False

@@ -128,7 +128,7 @@ class LaneSession:
 
     async def _fact(self, write: Callable[[], Awaitable[None]], event: Callable[[str | None], FactUpdate]) -> None:
         async def job() -> None:
-            await self._lane.guard(write())
+            await self._lane.write_fact("name", write)
             self._env.events.publish(event(await self._view.get_name()))
 
         await run_job(self._lane, job)

@@ -10,9 +10,9 @@ from ..providers.base import (
     AssistantMessageEvent,
     Model,
     Models,
-    OnPayload,
     OnResponse,
     ProviderContext,
+    ProviderResponse,
     RequestContext,
     StreamDelta,
     StreamEnd,
@@ -22,7 +22,7 @@ from ..providers.base import (
 from ..session.context import to_provider_messages, unique_call_ids
 from ..telemetry.context import NOOP, TelemetryContext
 from ..types.codec import dump, load_message
-from ..types.json import canon, check_text, replace_surrogates
+from ..types.json import JsonValue, canon, check_text, replace_surrogates
 from ..types.messages import (
     AgentMessage,
     AssistantContent,
@@ -33,6 +33,7 @@ from ..types.messages import (
     ToolCall,
 )
 from ..types.tools import AgentTool
+from .requests import Chunks, RequestSpan, record_answer, request_span
 
 DEPTH_OUTSIDE = 4
 """Arrays and objects that an entry or a record puts around a message."""
@@ -40,6 +41,10 @@ DEPTH_OUTSIDE = 4
 Emit = Callable[[AssistantMessageEvent], None]
 TransformMessages = Callable[[tuple[AgentMessage, ...]], Awaitable[tuple[AgentMessage, ...]]]
 ConvertMessages = Callable[[Sequence[AgentMessage]], Awaitable[Sequence[Message]]]
+
+
+OnRequestPayload = Callable[[JsonValue, TelemetryContext], Awaitable[JsonValue]]
+"""May replace the provider's wire payload; the context is the request's, for what it does itself."""
 
 
 async def _convert(messages: Sequence[AgentMessage]) -> Sequence[Message]:
@@ -58,7 +63,7 @@ class StreamAssistantConfig:
     options: StreamOptions = field(default_factory=StreamOptions)
     transform_context: TransformMessages | None = None  # pruning, injection; its output is never cached
     to_provider_messages: ConvertMessages = _convert
-    on_payload: OnPayload | None = None
+    on_payload: OnRequestPayload | None = None
     on_response: OnResponse | None = None
     signal: AbortSignal = field(default_factory=AbortSignal)
     telemetry: TelemetryContext = NOOP
@@ -73,6 +78,18 @@ async def stream_assistant(
         LookupError: no provider speaks the model's API.
         AssertionError: the provider broke its contract (no end, or an unsettled one).
     """
+    return await request_span(
+        config.telemetry,
+        config.model,
+        "stream",
+        lambda span: _stream(messages, config, emit, span),
+        deferred=config.options.deferred,
+    )
+
+
+async def _stream(
+    messages: Sequence[AgentMessage], config: StreamAssistantConfig, emit: Emit, span: RequestSpan
+) -> AssistantMessage:
     provider = config.models.provider(config.model)
     agent_messages = tuple(messages)
     if config.transform_context is not None:
@@ -82,13 +99,21 @@ async def stream_assistant(
         system_prompt=config.system_prompt,
         tools=[tool_spec(tool) for tool in config.tools] if config.model.tools else (),
     )
+    on_payload, on_response = config.on_payload, config.on_response
+
+    async def head_arrived(head: ProviderResponse) -> None:
+        span.set_attributes({"pi.ai.http.status_code": head.status})
+        if on_response is not None:
+            await on_response(head)
+
     request = RequestContext(
         signal=config.signal,
-        telemetry=config.telemetry,
-        on_payload=config.on_payload,
-        on_response=config.on_response,
+        telemetry=span,
+        on_payload=None if on_payload is None else lambda payload: on_payload(payload, span),
+        on_response=head_arrived,
         now_ms=config.now_ms,
     )
+    chunks = Chunks(config.now_ms)
     final: AssistantMessage | None = None
     stream = provider.stream(config.model, context, config.options, request)
     try:
@@ -96,6 +121,8 @@ async def stream_assistant(
             if isinstance(event, StreamEnd):
                 final = event.message
             else:
+                if isinstance(event, StreamDelta):
+                    chunks.arrived()
                 emit(event)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
@@ -109,9 +136,12 @@ async def stream_assistant(
         closing = getattr(stream, "aclose", None)
         if closing is not None:
             await closing()
+        chunks.record(span)
     if final is None or final.stop_reason == "pending":
         raise AssertionError(f"provider {config.model.api!r} ended a stream without a settled message")
-    return storable_message(final, config.model, config.now_ms())
+    answer = storable_message(final, config.model, config.now_ms())
+    record_answer(span, answer)
+    return answer
 
 
 def storable_message(message: AssistantMessage, model: Model, now_ms: int) -> AssistantMessage:

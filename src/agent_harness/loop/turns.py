@@ -138,6 +138,7 @@ class TurnLoop:
 
     def _request(self) -> StreamAssistantConfig:
         config = self._config
+        on_payload = config.on_payload
         return StreamAssistantConfig(
             model=config.model,
             models=config.models,
@@ -147,7 +148,7 @@ class TurnLoop:
             options=self._options(),
             transform_context=config.transform_context,
             to_provider_messages=config.to_provider_messages,
-            on_payload=config.on_payload,
+            on_payload=None if on_payload is None else lambda payload, _telemetry: on_payload(payload),
             on_response=config.on_response,
             signal=self._signal,
         )

@@ -1,5 +1,8 @@
 """The run procedure. A live prompt and a resume run this same code (harness-v2 §15 "Dispatch", "The loop")."""
 
+from functools import partial
+from typing import Literal
+
 from ..effects.base import Effects
 from ..events.catalog import TurnEnd, TurnStart
 from ..hooks.catalog import BeforeRunEnd
@@ -8,12 +11,13 @@ from ..reducer.predicates import ended_by_abort, has_pending_input, has_pending_
 from ..telemetry.context import TelemetryContext
 from ..types.entries import ProvisionedEntry
 from ..types.messages import AssistantMessage
-from ..types.records import OperationError
+from ..types.records import CompactionReason, OperationError
 from . import signals
 from .abort import abort_path
 from .build import message_error, user_entry
 from .compaction import auto_compact, context_over_limit, require_auto_reason
 from .deferred import redeem_deferred
+from .scopes import checkpoint_scope, turn_scope
 from .steps import assistant_step, give_up
 from .tools import Turn, abort_tool_batch, reconcile_tool_batch, run_tool_batch
 
@@ -60,7 +64,7 @@ class _Run:
             # A crash in mid-step resumes that step before new input is consumed (harness-v2 §7).
             await self._turn()
         elif step is not None:
-            await auto_compact(self._fx, require_auto_reason(step), self._parent)
+            await self._compact(require_auto_reason(step))
         failure = self._reads.state.terminal_failure
         if failure is not None:
             return await self._drain_failed(message_error(failure.message))
@@ -83,23 +87,17 @@ class _Run:
 
     async def _loop(self) -> RunOutcome:
         while True:
-            await self._checkpoint()
-            if self._reads.aborting:
-                return await self._aborted()
-            if needs_assistant(self._reads.op):
-                tried = self._tried_threshold or self._reads.op.threshold_tried
-                if not tried and await context_over_limit(self._fx):
-                    # At most one threshold compaction between two answers, declined or not (A-15).
-                    self._tried_threshold = True
-                    await auto_compact(self._fx, "threshold", self._parent)
-                    continue  # a fresh checkpoint: input may have arrived meanwhile
-                await self._turn()
-                self._tried_threshold = False
-                continue
-            for item in pick(self._reads.op.pending_follow_up, self._reads.follow_up_mode):
-                await self._fx.consume_queue_item(self._run_id, "followUp", item.id, self._parent)
-            if has_pending_work(self._reads.op) or self._reads.aborting:
-                continue
+            match await checkpoint_scope(self._reads, "normal", self._parent, self._checkpoint):
+                case "aborted":
+                    return await self._aborted()
+                case "again":
+                    continue
+                case "turn":
+                    await self._turn()
+                    self._tried_threshold = False
+                    continue
+                case "finish":
+                    pass
             await self._finish_boundary()
             if has_pending_work(self._reads.op) or self._reads.aborting:
                 continue
@@ -107,11 +105,30 @@ class _Run:
             if await self._fx.try_finish_run(self._run_id, "completed", self._parent) == "finished":
                 return completed
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, span: TelemetryContext) -> Literal["aborted", "again", "turn", "finish"]:
+        """The work between two turns, and what comes after it."""
+        await self._apply_writes(span)
+        await self._consume("steer", span)
+        if self._reads.aborting:
+            return "aborted"
+        if needs_assistant(self._reads.op):
+            tried = self._tried_threshold or self._reads.op.threshold_tried
+            if tried or not await context_over_limit(self._fx):
+                return "turn"
+            # At most one threshold compaction between two answers, declined or not (A-15).
+            self._tried_threshold = True
+            await auto_compact(self._fx, "threshold", span)
+            return "again"  # a fresh checkpoint: input may have arrived meanwhile
+        await self._consume("followUp", span)
+        return "again" if has_pending_work(self._reads.op) or self._reads.aborting else "finish"
+
+    async def _compact(self, reason: CompactionReason) -> None:
+        """A compaction that no threshold asked for, as a checkpoint of its own."""
+        await checkpoint_scope(self._reads, "normal", self._parent, lambda span: auto_compact(self._fx, reason, span))
+
+    async def _apply_writes(self, parent: TelemetryContext) -> None:
         for write in self._reads.op.pending_writes:
-            await self._fx.apply_pending_write(self._run_id, write.id, self._parent)
-        for item in pick(self._reads.op.pending_steer, self._reads.steering_mode):
-            await self._fx.consume_queue_item(self._run_id, "steer", item.id, self._parent)
+            await self._fx.apply_pending_write(self._run_id, write.id, parent)
 
     async def _finish_boundary(self) -> None:
         if not self._reads.has_hook("before_run_end"):
@@ -133,13 +150,19 @@ class _Run:
         self._reads.emit(
             TurnStart(lane=self._reads.lane, run_id=self._run_id, turn_id=turn.id, recovery=self._reads.recovery)
         )
+        overflow = await turn_scope(self._reads, turn.id, self._parent, partial(self._in_turn, turn))
+        if overflow:  # outside the turn: a compaction has its own bracket
+            await self._recover_overflow()
+
+    async def _in_turn(self, turn: Turn, span: TelemetryContext) -> bool:
+        """Whether the answer was an overflow, and discarded."""
         overflow = False
         try:
-            await self._step_and_batch(turn)
+            await self._step_and_batch(turn, span)
         except signals.Overflow:
             overflow = True
         except signals.Aborted:
-            await abort_tool_batch(self._fx, self._parent, turn)  # its results belong to this turn
+            await abort_tool_batch(self._fx, span, turn)  # its results belong to this turn
             self._end_turn(turn)
             raise
         except (signals.Park, signals.RunFailed) as signal:
@@ -147,17 +170,16 @@ class _Run:
             self._end_turn(turn)
             raise
         self._end_turn(turn)
-        if overflow:  # outside the turn: a compaction has its own bracket
-            await self._recover_overflow()
+        return overflow
 
-    async def _step_and_batch(self, turn: Turn) -> None:
-        answer = turn.message = await assistant_step(self._fx, turn.id, self._parent)
+    async def _step_and_batch(self, turn: Turn, span: TelemetryContext) -> None:
+        answer = turn.message = await assistant_step(self._fx, turn.id, span)
         if answer.stop_reason == "aborted" or self._reads.aborting:
             raise signals.Aborted
         if answer.tool_calls:
             batch = self._reads.op.tool_batch
             assert batch is not None
-            await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn, self._parent)
+            await run_tool_batch(self._fx, batch.assistant_entry_id, answer, turn, span)
             if self._reads.aborting:
                 raise signals.Aborted
 
@@ -182,7 +204,7 @@ class _Run:
             assert op.step is not None
             await give_up(self._fx, op.step.result_entry_id, TRUNCATION, self._parent)
             raise signals.RunFailed(TRUNCATION)
-        await auto_compact(self._fx, "overflow", self._parent)
+        await self._compact("overflow")
 
     async def _redeem(self) -> None:
         answer = await redeem_deferred(self._fx, self._parent)
@@ -208,9 +230,7 @@ class _Run:
         """Drain accepted input; only consumed conversational input starts new work (harness-v2 §6, A-15)."""
         try:
             while True:
-                for write in self._reads.op.pending_writes:
-                    await self._fx.apply_pending_write(self._run_id, write.id, self._parent)
-                consumed = await self._consume("steer") or await self._consume("followUp")
+                consumed = await checkpoint_scope(self._reads, "failure_drain", self._parent, self._drain)
                 if self._reads.aborting:
                     return await self._aborted()
                 if consumed:
@@ -223,29 +243,35 @@ class _Run:
         except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
             return await self._signalled(signal)
 
+    async def _drain(self, span: TelemetryContext) -> bool:
+        await self._apply_writes(span)
+        return await self._consume_input(span)
+
     async def _aborted(self) -> RunOutcome:
         """Close as aborted, unless input that no abort cleared starts new work."""
         while True:
             outcome = await abort_path(self._fx, self._parent)
             if outcome is not None:
                 return outcome
-            if await self._consume("steer") or await self._consume("followUp"):
+            if await checkpoint_scope(self._reads, "abort_reconcile", self._parent, self._consume_input):
                 try:
                     return await self._loop()
                 except (signals.Park, signals.Aborted, signals.RunFailed) as signal:
                     return await self._signalled(signal)
 
-    async def _consume(self, queue: str) -> bool:
-        consumed = False
-        op = self._reads.op
-        if queue == "steer":
-            for item in pick(op.pending_steer, self._reads.steering_mode):
-                done = await self._fx.consume_queue_item(self._run_id, "steer", item.id, self._parent)
-                consumed = consumed or done == "consumed"
-        else:
-            for item in pick(op.pending_follow_up, self._reads.follow_up_mode):
-                done = await self._fx.consume_queue_item(self._run_id, "followUp", item.id, self._parent)
-                consumed = consumed or done == "consumed"
+    async def _consume_input(self, span: TelemetryContext) -> bool:
+        return await self._consume("steer", span) or await self._consume("followUp", span)
+
+    async def _consume(self, queue: Literal["steer", "followUp"], parent: TelemetryContext) -> bool:
+        """One checkpoint's share of a queue; whether anything came of it."""
+        op, reads, consumed = self._reads.op, self._reads, False
+        steer = queue == "steer"
+        pending, mode = (
+            (op.pending_steer, reads.steering_mode) if steer else (op.pending_follow_up, reads.follow_up_mode)
+        )
+        for item in pick(pending, mode):
+            done = await self._fx.consume_queue_item(self._run_id, queue, item.id, parent)
+            consumed = consumed or done == "consumed"
         return consumed
 
     def _completed(self) -> RunCompleted:

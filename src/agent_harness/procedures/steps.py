@@ -4,15 +4,20 @@ A failed attempt appends nothing. Besides the answer, only a deferred handle, a 
 enters the tree.
 """
 
+from functools import partial
+
 from ..effects.base import AssistantRequest, Effects
 from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow, is_recoverable_length
+from ..telemetry.attributes import StepEnd
 from ..telemetry.context import TelemetryContext
+from ..telemetry.schema import Span
 from ..types.messages import AssistantMessage
 from ..types.records import OperationError, RunIntent, StepAttempt
 from .build import assistant_entry, give_up_message, message_error, request_usage
+from .scopes import end_step, step_scope
 from .signals import Aborted, Overflow, Park, RunFailed
 
 RETRIES_EXHAUSTED = "retries_exhausted"
@@ -39,26 +44,39 @@ async def assistant_step(fx: Effects, turn_id: str, parent: TelemetryContext) ->
             raise RunFailed(error, await give_up(fx, step.result_entry_id, error, parent))
         if retrying:
             reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step="assistant", attempt=attempt))
-        entry_id, final, max_tokens = await _attempt(fx, attempt, turn_id, parent)
-        if is_overflow(reads.model(), max_tokens, final):
-            _retried(fx, attempt, retrying, final.error_message or "the context does not fit")
-            raise Overflow
-        if final.stop_reason == "error" and is_retryable(final) and attempt < reads.retry.max_attempts:
-            retrying = True
-            await _back_off(fx, attempt, final, parent)
-            continue
-        failed = final.stop_reason in ("error", "aborted")
-        _retried(fx, attempt, retrying, final.error_message or final.stop_reason if failed else None)
-        await fx.append_entry(assistant_entry(entry_id, final), parent)
-        if final.stop_reason == "deferred":
-            assert final.deferred is not None
-            raise Park(final.deferred, final)
-        if final.stop_reason == "error":
-            raise RunFailed(message_error(final), final)
-        return final
+        work = partial(_attempted, fx, attempt, turn_id, retrying=retrying)
+        answer = await step_scope(reads, parent, work, kind="assistant", attempt=attempt)
+        if answer is not None:
+            return answer
+        retrying = True
 
 
-async def _attempt(
+async def _attempted(
+    fx: Effects, attempt: int, turn_id: str, span: Span[StepEnd], *, retrying: bool
+) -> AssistantMessage | None:
+    """One attempt to its end, the delay before the next one included; None when there is to be one."""
+    reads = fx.reads
+    entry_id, final, max_tokens = await _request(fx, attempt, turn_id, span)
+    if is_overflow(reads.model(), max_tokens, final):
+        _retried(fx, attempt, retrying, final.error_message or "the context does not fit")
+        raise Overflow
+    if final.stop_reason == "error" and is_retryable(final) and attempt < reads.retry.max_attempts:
+        end_step(span, "retry", final.error_code)
+        await _back_off(fx, attempt, final, span)
+        return None
+    failed = final.stop_reason in ("error", "aborted")
+    _retried(fx, attempt, retrying, final.error_message or final.stop_reason if failed else None)
+    await fx.append_entry(assistant_entry(entry_id, final), span)
+    if final.stop_reason == "deferred":
+        assert final.deferred is not None
+        raise Park(final.deferred, final)
+    if final.stop_reason == "error":
+        raise RunFailed(message_error(final), final)
+    end_step(span, "aborted" if final.stop_reason == "aborted" else "succeeded")
+    return final
+
+
+async def _request(
     fx: Effects, attempt: int, turn_id: str, parent: TelemetryContext
 ) -> tuple[str, AssistantMessage, int | None]:
     """One request: the provisioned id, the settled answer, and the output cap that was intended, hooks included."""

@@ -6,6 +6,7 @@ is ever deferred. What came back cut is asked for again in smaller parts.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from ..compaction.summarize import (
@@ -21,12 +22,15 @@ from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow
+from ..telemetry.attributes import StepEnd
 from ..telemetry.context import TelemetryContext
+from ..telemetry.schema import Span
 from ..types.messages import AssistantMessage, Usage, UserMessage
 from ..types.records import CompactionReason, OperationError, StepAttempt
 from ..types.structural import SummaryResult
 from ..types.usage import sum_usage
 from .build import message_error, request_usage
+from .scopes import end_step, step_scope
 from .signals import Aborted, RunFailed
 
 SUMMARY_EXHAUSTED = "summary_failed"
@@ -68,19 +72,34 @@ async def summary_step(fx: Effects, step: SummaryStep, parent: TelemetryContext)
             raise RunFailed(error)
         if retrying:
             reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step=step.kind, attempt=attempt))
-        done = await _attempt(fx, step, attempt, splits, parent)
+        work = partial(_attempted, fx, step, attempt, splits, retrying=retrying)
+        done = await step_scope(reads, parent, work, kind=step.kind, attempt=attempt, reason=step.reason)
         if isinstance(done, SummaryResult):
-            _retried(fx, step, attempt, retrying, None)
             return done
-        final = done.answer.stop_reason == "error" and not (done.cut or is_retryable(done.answer))
-        if final or attempt >= reads.retry.max_attempts:
-            _retried(fx, step, attempt, retrying, done.answer.error_message or _why(done))
-        if final:
-            raise RunFailed(message_error(done.answer))
         splits += done.cut
-        if attempt < reads.retry.max_attempts:
-            retrying = True
-            await _back_off(fx, step, attempt, done, parent)
+        retrying = True
+
+
+async def _attempted(
+    fx: Effects, step: SummaryStep, attempt: int, splits: int, span: Span[StepEnd], *, retrying: bool
+) -> SummaryResult | _Failed:
+    """One attempt to its end, the delay before the next one included."""
+    reads = fx.reads
+    done = await _attempt(fx, step, attempt, splits, span)
+    if isinstance(done, SummaryResult):
+        _retried(fx, step, attempt, retrying, None)
+        end_step(span, "succeeded")
+        return done
+    final = done.answer.stop_reason == "error" and not (done.cut or is_retryable(done.answer))
+    last = attempt >= reads.retry.max_attempts
+    if final or last:
+        _retried(fx, step, attempt, retrying, done.answer.error_message or _why(done))
+    if final:
+        raise RunFailed(message_error(done.answer))
+    end_step(span, "failed" if last else "retry", done.answer.error_code)
+    if not last:
+        await _back_off(fx, step, attempt, done, span)
+    return done
 
 
 def _attempts_used(fx: Effects, step: SummaryStep) -> int:
