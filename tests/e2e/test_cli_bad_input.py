@@ -177,5 +177,5 @@ def test_a_full_trace_is_shown_only_when_asked_for(work: Path) -> None:
 def test_help_names_every_command(work: Path, option: str) -> None:
     done = cli(*([option] if option else []), cwd=work)
     text = done.stdout + done.stderr
-    for command in ("demo", "run", "resume", "sessions"):
+    for command in ("demo", "run", "chat", "resume", "doctor", "sessions"):
         assert command in text

@@ -81,6 +81,22 @@ def test_a_session_goes_on_and_remembers_its_model(tmp_path: Path, work: Path) -
     assert "the script has only 2 answers" in failed.stderr
 
 
+def test_a_model_that_is_asked_for_is_asked_and_stays(tmp_path: Path, work: Path) -> None:
+    model = script(tmp_path / "s.json", *({"text": f"s{n}"} for n in range(4)))
+    other = script(tmp_path / "other.json", *({"text": f"o{n}"} for n in range(4)))
+    session = json.loads(cli("run", "One.", "-m", model, "--json", "-q", cwd=work).stdout)["session"]
+    done = cli("run", "Two.", "-s", session, "-m", other, "-q", cwd=work)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "o1\n", "")
+    changes = [
+        one["modelId"]
+        for one in json_lines(cli("sessions", "log", session, "--json", cwd=work).stdout)
+        if one.get("type") == "model_change"
+    ]
+    assert changes == ["other"]
+    # Without a wish the session goes on with the model that its header can still name.
+    assert cli("run", "Three.", "-s", session, "-q", cwd=work).stdout == "s2\n"
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
 def test_the_store_is_what_one_names(tmp_path: Path, work: Path, kind: str) -> None:
     model = script(tmp_path / "s.json", {"text": "ok"})

@@ -28,7 +28,7 @@ from ..types.codec import dump
 from ..types.json import JsonValue
 from ..types.messages import AssistantMessage
 from .failure import INTERRUPTED, TRY_LATER, Failure
-from .models import Chosen, check_reachable, choose_model
+from .models import Chosen, check_reachable, choose_model, settle_model
 from .output import note, printable, say, to_json
 from .progress import Progress
 from .settings import (
@@ -64,12 +64,14 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
         open_store(settings.store, must_exist=True) as repo,
         await open_session(repo, session_id, settings.store) as session,
     ):
+        wanted = settings.model is not None
         settings = as_before(settings, session)
         chosen = choose_model(settings.model, settings.base_url, settings.folder)
         await check_reachable(chosen.server)
 
         async def work(harness: AgentHarness) -> OperationOutcome:
             await _settle_interrupted(harness, session_id, interrupted, settings)
+            await settle_model(harness, chosen, wanted=wanted)
             return await _prompt(harness, prompt)
 
         return await _operate(settings, session, chosen, work)

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from ...compaction.estimate import context_tokens
-from ...errors import WriteRefused
 from ...events.bus import Listener
 from ...harness import AgentHarness
 from ...outcomes import SuspendedOperation
@@ -13,7 +12,7 @@ from ...session.context import project_entries
 from ...session.session import MAIN, Session
 from ...tools import coding_tools
 from ...types.entries import CompactionBody, Entry
-from ..models import Chosen, check_reachable, choose_model
+from ..models import Chosen, check_reachable, choose_model, settle_model
 from ..settings import Settings, as_before, create_session
 from ..store import open_session, open_store, prepare_default
 from .models import ChosenModels
@@ -113,7 +112,7 @@ async def open_talk(settings: Settings, session_id: str, chosen: Chosen | None, 
             await check_reachable(first.server)
         talk = await _open(stack, settings, session, first, listener)
         try:
-            await _settle_model(talk, first, wanted=chosen is not None)
+            await settle_model(talk.harness, first, wanted=chosen is not None)
         except BaseException:
             await talk.close()
             raise
@@ -136,16 +135,3 @@ async def _open(
     assert harness.name == MAIN
     harness.events.on(None, listener)
     return Talk(settings=settings, session=session, harness=harness, models=models, resources=stack.pop_all())
-
-
-async def _settle_model(talk: Talk, chosen: Chosen, *, wanted: bool) -> None:
-    """The session's newest model holds, unless another was asked for or it is not known here any more."""
-    try:
-        if not wanted or await talk.harness.get_model() == chosen.model:
-            return
-    except LookupError:
-        pass
-    try:
-        await talk.harness.set_model(chosen.model)
-    except WriteRefused:
-        pass  # what is interrupted goes on with its own model
