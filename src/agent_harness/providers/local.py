@@ -30,6 +30,7 @@ from .base import (
     StreamStart,
 )
 from .failure import Failure
+from .local_gguf import context_length
 from .local_tools import answer_schema, goes_in_circles, partial_answer, read_answer, spoken
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ START_TIMEOUT_S: Final = 600.0
 
 
 def local_model(path: str | os.PathLike[str], *, context_window: int = CONTEXT_WINDOW) -> Model:
-    """The model in `path`, named after the file. `context_window` (tokens) is what memory is set aside for."""
+    """The model in `path`, named after the file.
+
+    `context_window` (tokens) is what memory is set aside for, at most what the model was trained for.
+    """
+    context_window = min(context_window, context_length(Path(path)) or context_window)
     return Model(
         provider="local",
         id=Path(path).stem,
@@ -80,7 +85,7 @@ class LocalProvider:
         self._path = Path(path).resolve()
         if not self._path.is_file():
             raise FileNotFoundError(f"there is no model file {self._path}")
-        self._context_window = context_window
+        self._context_window = min(context_window, context_length(self._path) or context_window)
         self._lock = threading.Lock()
         self._started: Future[_Running] | None = None
 

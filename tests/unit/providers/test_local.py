@@ -33,6 +33,7 @@ from agent_harness.providers.base import (
     ToolSpec,
 )
 from agent_harness.providers.local import LocalProvider, local_model
+from agent_harness.providers.local_gguf import context_length
 from agent_harness.tools import tool
 from agent_harness.types.messages import AssistantMessage, ToolResultMessage
 from session_backends import MemorySessionRepo
@@ -258,6 +259,19 @@ asyncio.run(main())
         assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         harness.kill()
         assert gone(pid)
+
+
+def test_the_window_is_never_larger_than_the_model_was_trained_for(gguf_file: Path, tmp_path: Path) -> None:
+    assert context_length(gguf_file) == 2048
+    assert local_model(gguf_file).context_window == 2048
+    assert local_model(gguf_file, context_window=512).context_window == 512
+    head = gguf_file.read_bytes()
+    for end in (0, 4, 8, 30, 90):  # whatever a file says instead, it is not an error here
+        (tmp_path / "cut.gguf").write_bytes(head[:end])
+        assert context_length(tmp_path / "cut.gguf") is None
+    (tmp_path / "odd.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 100)
+    assert context_length(tmp_path / "odd.gguf") is None
+    assert context_length(tmp_path / "none.gguf") is None
 
 
 def test_the_command_line_takes_a_model_file(gguf_file: Path, tmp_path: Path) -> None:
