@@ -151,7 +151,8 @@ async def test_manual_drive_ends_on_a_fault(backend: str, tmp_path: Path) -> Non
     rig = await open_rig(session, "done", drive="manual")
     work = await start(rig.harness.prompt("go"))
     await rig.harness.run_to_completion()
-    assert await rig.harness.peek_action() is None
+    with pytest.raises(HarnessFault):
+        await rig.harness.peek_action()
     with pytest.raises(HarnessFault):
         await work
     await rig.harness.close()

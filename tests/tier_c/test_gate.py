@@ -118,7 +118,8 @@ async def test_stopping_before_any_action_leaves_the_prefix_and_rejects_the_prom
             break
         with pytest.raises(HarnessClosed):
             await work
-        assert await rig.harness.peek_action() is None
+        with pytest.raises(HarnessClosed):
+            await rig.harness.peek_action()
         session = await repo.open(f"s{k}")
         again = await open_rig(session, "done", tools=[Calls().tool()])
         assert await again.lines(usage=True) == before

@@ -510,6 +510,7 @@ class AgentLane:
             await gate.execute()
 
     def _gate(self) -> Gate:
+        self._env.require_alive()
         if self._lane.gate is None:
             raise RuntimeError('manual drive needs AgentHarness.create(drive="manual")')
         return self._lane.gate

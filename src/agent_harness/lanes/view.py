@@ -12,6 +12,7 @@ from ..errors import WriteRefused
 from ..events.catalog import FactUpdate
 from ..session.queries import EntryCursor, Order
 from ..session.storage import SessionStats
+from ..session.views import LaneView
 from ..types.entries import CustomBody, Entry, EntryBody, EntryType, MessageBody, ProvisionedEntry
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage
@@ -23,12 +24,18 @@ Job = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
 
 
 class LaneSession:
-    """Implements `SessionTree` for one lane of a live harness."""
+    """Implements `SessionTree` for one lane of a live harness; on a dead one every call raises what ended it."""
 
     def __init__(self, lane: LaneRuntime) -> None:
         self._lane = lane
         self._env = lane.env
-        self._view = lane.env.session.view(lane.name)
+        self._tree = lane.env.session.view(lane.name)
+
+    @property
+    def _view(self) -> LaneView:
+        """The stored tree, while the harness lives: a dead one answers nothing (harness-v2 §8)."""
+        self._env.require_alive()
+        return self._tree
 
     async def get_leaf_id(self) -> str | None:
         """See `SessionTree`; from live state."""
