@@ -81,16 +81,6 @@ async def stream_assistant(
     return await request_span(
         config.telemetry,
         config.model,
-        "stream",
-        lambda span: _stream(messages, config, emit, span),
-        deferred=config.options.deferred,
-    )
-
-
-async def _stream(
-    messages: Sequence[AgentMessage], config: StreamAssistantConfig, emit: Emit, span: RequestSpan
-) -> AssistantMessage:
-    provider = config.models.provider(config.model)
     agent_messages = tuple(messages)
     if config.transform_context is not None:
         agent_messages = await config.transform_context(agent_messages)
@@ -99,6 +89,16 @@ async def _stream(
         system_prompt=config.system_prompt,
         tools=[tool_spec(tool) for tool in config.tools] if config.model.tools else (),
     )
+        "stream",
+        lambda span: _stream(context, config, emit, span),
+        deferred=config.options.deferred,
+    )
+
+
+async def _stream(
+    context: ProviderContext, config: StreamAssistantConfig, emit: Emit, span: RequestSpan
+) -> AssistantMessage:
+    provider = config.models.provider(config.model)
     on_payload, on_response = config.on_payload, config.on_response
 
     async def head_arrived(head: ProviderResponse) -> None:

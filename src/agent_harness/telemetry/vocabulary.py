@@ -268,7 +268,9 @@ HARNESS_TELEMETRY_SCHEMA: Final[HarnessTelemetrySchema] = {
                 "pi.tool.name": _required("string", "Tool name."),
                 "pi.tool.call_id": _required("string", "Tool call id.", high=True),
                 "pi.tool.replay": _required("string", "The tool's replay declaration.", Replay),
-                "pi.tool.recovery": _required("boolean", "Whether the call is executed again after a crash."),
+                "pi.tool.recovery": _required(
+                    "boolean", "Whether a resumed run makes the call itself, outside of a turn."
+                ),
             },
             "endAttributes": {"pi.tool.is_error": _attribute("boolean", "Whether the raw result is an error.")},
             "status": {"default": "ok", "errorWhen": f"pi.tool.is_error is true, or {_ONLY_RAISED}"},
@@ -282,7 +284,11 @@ HARNESS_TELEMETRY_SCHEMA: Final[HarnessTelemetrySchema] = {
                 "pi.hook.name": _required("string", "The hook.", HookName),
                 "pi.hook.registration_id": _optional("string", "The handler's registration id."),
             },
-            "endAttributes": {"pi.hook.outcome": _attribute("string", "What became of the handler.", HookOutcome)},
+            "endAttributes": {
+                "pi.hook.outcome": _attribute(
+                    "string", "What became of the handler; skipped: one before it decided.", HookOutcome
+                )
+            },
             "status": {"default": "ok", "errorWhen": "the handler raises, a fail-closed before_tool handler included"},
         },
         "pi.harness.sleep": {
