@@ -93,9 +93,11 @@ def simulate(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Costs beside the floor, as ratios measured in one run; gates nothing."""
+    """Costs beside the floor, as ratios measured in one run; gates nothing. `-- storage`, or `-- run` (the default)."""
+    programs = {"run": "benchmarks/run_cost.py", "storage": "benchmarks/storage.py"}
+    name, *rest = session.posargs if session.posargs and session.posargs[0] in programs else ("run", *session.posargs)
     install(session)
-    session.run("python", "benchmarks/run_cost.py", *session.posargs)
+    session.run("python", programs[name], *rest)
 
 
 if __name__ == "__main__":
