@@ -1,7 +1,7 @@
 """The writer thread: it owns the only connection of this process that writes and checkpoints a database.
 
 A mutation is one function run inside one transaction, one thread hop. What queues up while a commit runs is committed
-together with a savepoint per job. An error of a statement or a COMMIT leaves the outcome unknown: the openings that
+together with a savepoint per job; a job alone needs none. An error of a statement or a COMMIT leaves the outcome unknown: the openings that
 it touched fault, the transaction is rolled back, and other sessions of the database go on.
 """
 
@@ -209,9 +209,11 @@ class Writer:
             # Jobs stay revocable while another process holds the lock.
             conn = self._begin("power" if any(job.durability == "power" for job in batch) else "process", BUSY_SECONDS)
             live = self._start(batch)
+            alone = len(live) == 1
             for job in live:
-                self._run(conn, job)
-            conn.execute("COMMIT")
+                self._run(conn, job, alone)
+            # A job that is alone has the transaction for its savepoint.
+            conn.execute("ROLLBACK" if alone and live[0].error is not None else "COMMIT")
         except Exception as error:
             live = live or self._start(batch)
             fault = _fault(self._path, error)
@@ -221,11 +223,12 @@ class Writer:
             self._recover()
         self._delivery.send(live)
 
-    def _run(self, conn: sqlite3.Connection, job: Job[object]) -> None:
+    def _run(self, conn: sqlite3.Connection, job: Job[object], alone: bool) -> None:
         if job.opening is not None and job.opening.fault is not None:
             job.error = job.opening.fault
             return
-        conn.execute("SAVEPOINT job")
+        if not alone:
+            conn.execute("SAVEPOINT job")
         try:
             job.value = job.run(conn)
         except StorageError as error:
@@ -236,6 +239,8 @@ class Writer:
             job.fail(_fault(self._path, error))
         except Exception as error:
             job.error = error
+        if alone:
+            return
         if job.error is not None:
             conn.execute("ROLLBACK TO job")
         conn.execute("RELEASE job")
