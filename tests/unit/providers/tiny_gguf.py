@@ -8,7 +8,7 @@ import numpy as np
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
 
-def write_tiny_model(path: Path, *, context: int = 2048, width: int = 64, layers: int = 2, heads: int = 4) -> Path:
+def write_tiny_model(path: Path, *, context: int = 4096, width: int = 64, layers: int = 2, heads: int = 4) -> Path:
     """Llama architecture, one token per byte and per printable ASCII character."""
     random = np.random.default_rng(7)
     letters = [chr(code) for code in range(33, 127)]
@@ -38,7 +38,9 @@ def write_tiny_model(path: Path, *, context: int = 2048, width: int = 64, layers
     def matrix(rows: int, columns: int) -> np.ndarray:
         return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
 
-    writer.add_tensor("token_embd.weight", matrix(len(tokens), width))
+    embedding = matrix(len(tokens), width)
+    embedding[:, 0] = 1.0  # in every state, so that column 0 of the output is a bias
+    writer.add_tensor("token_embd.weight", embedding)
     for layer in range(layers):
         name = f"blk.{layer}."
         for norm in ("attn_norm", "ffn_norm"):
@@ -50,7 +52,9 @@ def write_tiny_model(path: Path, *, context: int = 2048, width: int = 64, layers
         writer.add_tensor(f"{name}ffn_down.weight", matrix(width, 2 * width))
     writer.add_tensor("output_norm.weight", np.ones(width, dtype=np.float32))
     output = matrix(len(tokens), width)
-    output[3 : 3 + 256] *= 0.01  # letters rather than bytes, so that what it says is text
+    output[:, 0] = 0.0
+    output[3 : 3 + 256 + 1, 0] = -9.0  # letters rather than bytes and blanks: it says text, and JSON comes to an end
+    output[tokens.index("a"), 0] = -3.0  # of "tool" and "answer" it takes the tool, while it may
     writer.add_tensor("output.weight", output)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
