@@ -395,6 +395,7 @@ class AgentHarness(AgentLane):
             self._env.events.publish(HandlerError(lane=None, kind="extension", name=name, error="teardown failed"))
         for runtime in self._lanes.values():
             runtime.idle.set()
+        await self._env.abandoned.close()
         await self._env.events.close(caller)
         await self._env.session.close()
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
+from ..abort_signal import AbortSignal
 from ..events.catalog import HarnessEvent, MessageStart, MessageUpdate, ToolUpdate
 from ..hooks.catalog import (
     AfterResponse,
@@ -26,8 +27,15 @@ from ..hooks.catalog import (
 from ..lanes import jobs
 from ..lanes.lane import HOOK_OF, LaneRuntime
 from ..lanes.reads import LaneReads
+from ..loop.provider_stream import NoAnswer, ask_provider
 from ..loop.requests import RequestSpan, record_answer, record_failure, request_span
-from ..loop.stream import StreamAssistantConfig, storable_message, stream_assistant, transport_error
+from ..loop.stream import (
+    StreamAssistantConfig,
+    aborted_answer,
+    storable_message,
+    stream_assistant,
+    transport_error,
+)
 from ..loop.stream import presentable as presentable_delta
 from ..loop.tools import create_error_tool_result, execute_tool_call
 from ..loop.tools import presentable as presentable_report
@@ -55,6 +63,8 @@ from ..types.usage import sum_usage
 from .base import AssistantRequest, FactWrite, Reads
 
 T = TypeVar("T")
+CANCEL_LIMIT_S = 5.0
+"""How long an abort waits for a provider to cancel a deferred answer."""
 
 
 class DirectEffects:
@@ -158,6 +168,7 @@ class DirectEffects:
             else None,
             on_response=on_response,
             signal=self._lane.signal,
+            abandoned=self._env.abandoned,
             telemetry=parent,
         )
         messages = await self._lane.context_messages() if request.messages is None else request.messages
@@ -312,7 +323,12 @@ class DirectEffects:
                 fetch = getattr(self._env.models.provider(model), "fetch_deferred", None)
                 if fetch is None:
                     raise LookupError(f"provider {model.api!r} cannot fetch deferred answers")
-                message: AssistantMessage = await fetch(model, handle, self._request_context(span))
+                asked = self._request_context(span, self._lane.signal)
+                message: AssistantMessage = await ask_provider(
+                    fetch(model, handle, asked), asked.signal, self._env.abandoned
+                )
+            except NoAnswer:
+                message = aborted_answer(model, self._env.clock.now_ms())
             except Exception as error:
                 failed = transport_error(model, error, self._env.clock.now_ms())
                 record_answer(span, failed)
@@ -337,14 +353,18 @@ class DirectEffects:
 
         async def work(span: RequestSpan) -> None:
             try:
-                await cancel(model, handle, self._request_context(span))
+                # A signal of its own: the lane's has fired already, which would cancel the cancellation.
+                asked = self._request_context(span, AbortSignal())
+                await ask_provider(
+                    cancel(model, handle, asked), asked.signal, self._env.abandoned, limit_s=CANCEL_LIMIT_S
+                )
             except Exception as error:  # best effort; the abort goes on
                 record_failure(span, type(error).__name__)
 
         await request_span(parent, model, "cancel_deferred", work, deferred=True)
 
-    def _request_context(self, parent: TelemetryContext) -> RequestContext:
-        return RequestContext(signal=self._lane.signal, telemetry=parent, now_ms=self._env.clock.now_ms)
+    def _request_context(self, parent: TelemetryContext, signal: AbortSignal) -> RequestContext:
+        return RequestContext(signal=signal, telemetry=parent, now_ms=self._env.clock.now_ms)
 
     # Hooks -----------------------------------------------------------------
 

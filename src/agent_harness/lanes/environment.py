@@ -9,6 +9,7 @@ from ..errors import CorruptLog, HarnessClosed, HarnessFault, SessionError
 from ..events.bus import Events
 from ..events.catalog import Fault
 from ..hooks.runner import Hooks
+from ..loop.provider_stream import Abandoned
 from ..options import (
     CompactionSettings,
     Drive,
@@ -59,6 +60,7 @@ class Environment:
     clock: Clock
     telemetry: TelemetryContext
     totals: Usage = field(default_factory=Usage)  # the session's ledger sum as of the last commit
+    abandoned: Abandoned = field(default_factory=Abandoned)  # providers that did not listen to an abort
     fault: HarnessFault | None = None
     closed: bool = False
     on_fault: list[Callable[[HarnessFault], None]] = field(default_factory=list[Callable[[HarnessFault], None]])

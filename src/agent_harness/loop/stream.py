@@ -31,8 +31,10 @@ from ..types.messages import (
     TextContent,
     ThinkingContent,
     ToolCall,
+    Usage,
 )
 from ..types.tools import AgentTool
+from .provider_stream import Abandoned, NoAnswer, ProviderStream
 from .requests import Chunks, RequestSpan, record_answer, request_span
 
 DEPTH_OUTSIDE = 4
@@ -66,6 +68,7 @@ class StreamAssistantConfig:
     on_payload: OnRequestPayload | None = None
     on_response: OnResponse | None = None
     signal: AbortSignal = field(default_factory=AbortSignal)
+    abandoned: Abandoned = field(default_factory=Abandoned)  # holds the stream of a provider that ignores the signal
     telemetry: TelemetryContext = NOOP
 
 
@@ -78,9 +81,6 @@ async def stream_assistant(
         LookupError: no provider speaks the model's API.
         AssertionError: the provider broke its contract (no end, or an unsettled one).
     """
-    return await request_span(
-        config.telemetry,
-        config.model,
     agent_messages = tuple(messages)
     if config.transform_context is not None:
         agent_messages = await config.transform_context(agent_messages)
@@ -89,6 +89,9 @@ async def stream_assistant(
         system_prompt=config.system_prompt,
         tools=[tool_spec(tool) for tool in config.tools] if config.model.tools else (),
     )
+    return await request_span(
+        config.telemetry,
+        config.model,
         "stream",
         lambda span: _stream(context, config, emit, span),
         deferred=config.options.deferred,
@@ -106,24 +109,29 @@ async def _stream(
         if on_response is not None:
             await on_response(head)
 
-    request = RequestContext(
-        signal=config.signal,
-        telemetry=span,
-        on_payload=None if on_payload is None else lambda payload: on_payload(payload, span),
-        on_response=head_arrived,
-        now_ms=config.now_ms,
-    )
     chunks = Chunks(config.now_ms)
     final: AssistantMessage | None = None
-    stream = provider.stream(config.model, context, config.options, request)
+    newest: AssistantMessage | None = None
     try:
-        async for event in stream:
-            if isinstance(event, StreamEnd):
-                final = event.message
-            else:
+        async with ProviderStream(config.signal, config.abandoned) as stream:
+            request = RequestContext(
+                signal=config.signal,
+                telemetry=span,
+                on_payload=None if on_payload is None else stream.in_caller(lambda payload: on_payload(payload, span)),
+                on_response=stream.in_caller(head_arrived),
+                now_ms=config.now_ms,
+            )
+            stream.begin(lambda: provider.stream(config.model, context, config.options, request))
+            async for event in stream:
+                if isinstance(event, StreamEnd):
+                    final = event.message
+                    continue
                 if isinstance(event, StreamDelta):
                     chunks.arrived()
+                newest = event.partial
                 emit(event)
+    except NoAnswer:
+        final = final or aborted_answer(config.model, config.now_ms(), newest)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -133,9 +141,6 @@ async def _stream(
         # Adapters report in-band; one that raises all the same is a transport failure, not a defect of the run.
         final = transport_error(config.model, error, config.now_ms())
     finally:
-        closing = getattr(stream, "aclose", None)
-        if closing is not None:
-            await closing()
         chunks.record(span)
     if final is None or final.stop_reason == "pending":
         raise AssertionError(f"provider {config.model.api!r} ended a stream without a settled message")
@@ -206,6 +211,25 @@ def _clean_part(part: AssistantContent) -> AssistantContent:
 def tool_spec(tool: AgentTool) -> ToolSpec:
     """The tool as the model sees it."""
     return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+
+
+def aborted_answer(model: Model, now_ms: int, partial: AssistantMessage | None = None) -> AssistantMessage:
+    """The answer of a provider that was given up after an abort: what had arrived, without calls."""
+    said = partial.content if partial is not None else ()
+    return AssistantMessage(
+        content=tuple(
+            part
+            for part in said
+            if (isinstance(part, TextContent) and part.text) or (isinstance(part, ThinkingContent) and part.thinking)
+        ),
+        api=model.api,
+        provider=model.provider,
+        model=model.id,
+        usage=partial.usage if partial is not None else Usage(),
+        stop_reason="aborted",
+        error_message="Request was aborted",
+        timestamp=now_ms,
+    )
 
 
 def transport_error(model: Model, error: BaseException, now_ms: int) -> AssistantMessage:

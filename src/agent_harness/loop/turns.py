@@ -18,7 +18,8 @@ from .agent_events import (
 )
 from .event_stream import OrderedSink
 from .loop_config import AgentContext, AgentLoopConfig, GetMessages, TurnContext
-from .stream import StreamAssistantConfig, stream_assistant
+from .provider_stream import Abandoned
+from .stream import StreamAssistantConfig, aborted_answer, stream_assistant
 from .tool_events import run_reported_batch
 
 
@@ -32,9 +33,16 @@ class TurnLoop:
         self._signal = signal
         self._messages = list(context.messages)
         self._added: list[AgentMessage] = []
+        self._abandoned = Abandoned()
 
     async def run(self, prompts: Sequence[AgentMessage]) -> tuple[AgentMessage, ...]:
         """From `agent_start` to `agent_end`."""
+        try:
+            return await self._run(prompts)
+        finally:
+            await self._abandoned.close()
+
+    async def _run(self, prompts: Sequence[AgentMessage]) -> tuple[AgentMessage, ...]:
         await self._sink.send(AgentStartEvent())
         await self._sink.send(TurnStartEvent())
         for prompt in prompts:
@@ -114,7 +122,7 @@ class TurnLoop:
 
     async def _answer(self) -> AssistantMessage:
         if self._signal.aborted:
-            closing = self._aborted_answer()
+            closing = aborted_answer(self._config.model, self._config.now_ms())
             await self._report(closing)
             return closing
         started = False
@@ -151,6 +159,7 @@ class TurnLoop:
             on_payload=None if on_payload is None else lambda payload, _telemetry: on_payload(payload),
             on_response=config.on_response,
             signal=self._signal,
+            abandoned=self._abandoned,
         )
 
     def _options(self) -> StreamOptions:
@@ -161,18 +170,6 @@ class TurnLoop:
             options,
             thinking_level=level if level in model.thinking_levels else None,
             deferred=options.deferred and model.deferred,
-        )
-
-    def _aborted_answer(self) -> AssistantMessage:
-        model = self._config.model
-        return AssistantMessage(
-            content=(),
-            api=model.api,
-            provider=model.provider,
-            model=model.id,
-            stop_reason="aborted",
-            error_message="Aborted",
-            timestamp=self._config.now_ms(),
         )
 
     # Its tools -------------------------------------------------------------
