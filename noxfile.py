@@ -27,17 +27,24 @@ def tests(session: nox.Session) -> None:
 
 
 def check(session: nox.Session) -> None:
-    """Formatting, lint, both type checkers."""
+    """Formatting, lint, both type checkers, the documentation's build."""
     session.run("ruff", "format", "--check", *SOURCES)
     session.run("ruff", "check", *SOURCES)
     session.run("mypy")
     session.run("basedpyright", "--pythonpath", os.path.join(session.bin, "python"), "src")
+    build_docs(session, "--site-dir", session.create_tmp())
+
+
+def build_docs(session: nox.Session, *options: str) -> None:
+    """The documentation site; a warning or a broken link is an error."""
+    # The theme announces its successor at every build; that is no warning about these pages.
+    session.run("mkdocs", "build", "--strict", "-q", *options, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Formatting and lint."""
-    session.install("-q", "ruff>=0.9")
+    session.install("-q", "ruff>=0.17,<0.18")
     session.run("ruff", "format", "--check", *SOURCES)
     session.run("ruff", "check", *SOURCES)
 
@@ -56,8 +63,7 @@ def docs(session: nox.Session) -> None:
     install(session)
     for script in ("generate_docs_tables.py", "generate_telemetry_docs.py"):
         session.run("python", f"scripts/{script}", "--check")
-    # The theme announces its successor at every build; that is no warning about these pages.
-    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+    build_docs(session, *session.posargs)
 
 
 @nox.session
