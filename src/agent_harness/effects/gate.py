@@ -84,7 +84,7 @@ class Gate:
             raise self._closed
         parked = _Parked(info)
         nested = any(running.task is parked.task for running in self._running)
-        self._parked.insert(0 if nested else len(self._parked), parked)
+        self._parked.insert(0 if nested else self._place(info), parked)
         self.poke()
         try:
             await parked.opened
@@ -99,6 +99,14 @@ class Gate:
             parked.settled = True
             self._running.remove(parked)
             self.poke()
+
+    def _place(self, info: ActionInfo) -> int:
+        """Behind what is parked; but what a call that settled has to record comes before tools that still run (A-4)."""
+        if isinstance(info, AppendRecordAction):
+            for place, parked in enumerate(self._parked):
+                if isinstance(parked.info, ExecuteToolAction):
+                    return place
+        return len(self._parked)
 
     def poke(self) -> None:
         """Something a driver waits for may have happened."""

@@ -16,7 +16,7 @@ from ..harness import AgentHarness
 from ..options import Drive
 from ..session.repo import SessionRepo
 from ..session.session import Session
-from ..types.actions import ActionInfo
+from ..types.actions import ActionInfo, ExecuteToolAction
 from .drive import start
 from .fixed_point import check_fixed_point
 from .world import World
@@ -33,13 +33,15 @@ class Scenario:
     """What is driven.
 
     `build` opens a harness whose tools and models act on the world. `act` is the live work, usually a prompt.
-    `interventions` maps the number of released actions to a call made at that point (steer, abort, ...).
+    `interventions` maps the number of released actions to a call made at that point (steer, abort, ...). `act` may make
+    several calls, one after the other. `settle_order` names calls of a parallel batch in the order in which they settle.
     """
 
     name: str
     build: Build
     act: Act
     interventions: Mapping[int, Act] = field(default_factory=dict[int, Act])
+    settle_order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,29 +124,38 @@ async def _drive(scenario: Scenario, copier: _Copier, live: _Live, act: Act, pre
     harness = await scenario.build(live.session, world, "manual")
     copies = [await copier.copy(f"{prefix}0 before acceptance", repo, world)]
     work = await start(_settled(act(harness)))
-    action = await _first_action(harness, work)
+    action = await _next_action(harness, work)
     copies.append(await copier.copy(f"{prefix}0 after acceptance", repo, world))
     released = 0
+    settling = () if prefix else scenario.settle_order
     while action is not None:
         intervene = scenario.interventions.get(released) if not prefix else None
         if intervene is not None:
             await intervene(harness)
             copies.append(await copier.copy(f"{prefix}{released} after a call", repo, world))
-        label = action.kind
-        action = await harness.execute_action()
+        label, call_id = action.kind, None
+        if isinstance(action, ExecuteToolAction) and settling:
+            call_id, *rest = settling
+            settling = tuple(rest)
+            label = f"{label} {call_id}"
+        await harness.execute_action(call_id)
         released += 1
         await check_fixed_point(harness)
         copies.append(await copier.copy(f"{prefix}{released} after {label}", repo, world))
+        action = await _next_action(harness, work)
     await work
     await harness.close()
     await repo.close()
     return copies
 
 
-async def _first_action(harness: AgentHarness, work: asyncio.Task[None]) -> ActionInfo | None:
-    """The first parked action; None when the work ends without one. The work may take turns of the loop to begin."""
+async def _next_action(harness: AgentHarness, work: asyncio.Task[None]) -> ActionInfo | None:
+    """The next parked action; None when the work ends without one. It may take turns of the loop between its calls."""
     while True:
-        action = await harness.peek_action()
+        try:
+            action = await harness.peek_action()
+        except HarnessClosed:
+            return None  # a scenario may close its own harness
         if action is not None or work.done():
             return action
         await asyncio.sleep(0)
