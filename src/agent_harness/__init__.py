@@ -51,6 +51,24 @@ if TYPE_CHECKING:
     from .session.context import Context as Context
     from .session.context import build_context as build_context
     from .session.session import Session as Session
+    from .telemetry.context import AttributeValue as AttributeValue
+    from .telemetry.context import SpanAttributes as SpanAttributes
+    from .telemetry.context import SpanError as SpanError
+    from .telemetry.context import SpanStatus as SpanStatus
+    from .telemetry.context import TelemetryContext as TelemetryContext
+    from .telemetry.context import TelemetrySpan as TelemetrySpan
+    from .telemetry.memory import InMemoryTelemetryContext as InMemoryTelemetryContext
+    from .telemetry.memory import RecordedSpan as RecordedSpan
+    from .telemetry.spans import AgentSpanStarter as AgentSpanStarter
+    from .telemetry.spans import create_typed_span_starter as create_typed_span_starter
+    from .telemetry.spans import start_ai_span as start_ai_span
+    from .telemetry.spans import start_harness_span as start_harness_span
+    from .telemetry.vocabulary import AGENT_TELEMETRY_SCHEMAS as AGENT_TELEMETRY_SCHEMAS
+    from .telemetry.vocabulary import AI_TELEMETRY_SCHEMA as AI_TELEMETRY_SCHEMA
+    from .telemetry.vocabulary import HARNESS_TELEMETRY_SCHEMA as HARNESS_TELEMETRY_SCHEMA
+    from .telemetry.vocabulary import AgentSpanName as AgentSpanName
+    from .telemetry.vocabulary import AiSpanName as AiSpanName
+    from .telemetry.vocabulary import HarnessSpanName as HarnessSpanName
     from .types.messages import AgentMessage as AgentMessage
     from .types.messages import AssistantMessage as AssistantMessage
     from .types.messages import CustomMessage as CustomMessage
@@ -129,6 +147,32 @@ _HOMES = {
         "build_context",
     ),
     "session.session": ("Session",),
+    "telemetry.context": (
+        "AttributeValue",
+        "SpanAttributes",
+        "SpanError",
+        "SpanStatus",
+        "TelemetryContext",
+        "TelemetrySpan",
+    ),
+    "telemetry.memory": (
+        "InMemoryTelemetryContext",
+        "RecordedSpan",
+    ),
+    "telemetry.spans": (
+        "AgentSpanStarter",
+        "create_typed_span_starter",
+        "start_ai_span",
+        "start_harness_span",
+    ),
+    "telemetry.vocabulary": (
+        "AGENT_TELEMETRY_SCHEMAS",
+        "AI_TELEMETRY_SCHEMA",
+        "HARNESS_TELEMETRY_SCHEMA",
+        "AgentSpanName",
+        "AiSpanName",
+        "HarnessSpanName",
+    ),
     "types.messages": (
         "AgentMessage",
         "AssistantMessage",

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 AttributeValue: TypeAlias = str | float | bool | Sequence[str] | Sequence[float] | Sequence[bool]
+"""What an attribute may hold: a scalar, or a list of one kind of them."""
 SpanAttributes: TypeAlias = Mapping[str, AttributeValue | None]
+"""Attributes by name; None records nothing."""
 T = TypeVar("T")
 
 

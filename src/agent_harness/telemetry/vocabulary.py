@@ -72,6 +72,7 @@ SleepOutcome: TypeAlias = Literal["elapsed", "aborted"]
 SessionMutation: TypeAlias = Literal["entry", "record", "lane", "fact"]
 
 AiSpanName: TypeAlias = Literal["pi.ai.request"]
+"""Every span of model requests, which `start_ai_span` starts."""
 HarnessSpanName: TypeAlias = Literal[
     "pi.harness.run",
     "pi.harness.compaction",
@@ -85,7 +86,9 @@ HarnessSpanName: TypeAlias = Literal[
     "pi.harness.event_handler",
     "pi.session.write",
 ]
+"""Every span of the harness, which `start_harness_span` starts."""
 AgentSpanName: TypeAlias = AiSpanName | HarnessSpanName
+"""Every span name there is."""
 
 AiSpans = TypedDict("AiSpans", {"pi.ai.request": SpanDefinition})
 HarnessSpans = TypedDict(
@@ -217,6 +220,7 @@ AI_TELEMETRY_SCHEMA: Final[AiTelemetrySchema] = {
         }
     },
 }
+"""The model-request vocabulary, as serialisable data: one span."""
 
 HARNESS_TELEMETRY_SCHEMA: Final[HarnessTelemetrySchema] = {
     "version": 1,
@@ -325,6 +329,7 @@ HARNESS_TELEMETRY_SCHEMA: Final[HarnessTelemetrySchema] = {
         },
     },
 }
+"""The vocabulary of operations, tools, hooks, listeners and writes, as serialisable data."""
 
 AGENT_TELEMETRY_SCHEMAS: Final[tuple[AiTelemetrySchema, HarnessTelemetrySchema]] = (
     AI_TELEMETRY_SCHEMA,
