@@ -3,7 +3,7 @@
 No case looks behind the public surface.
 """
 
-from . import case_forks, case_lifecycle, case_queries, case_values, case_writing
+from . import case_faults, case_forks, case_lifecycle, case_queries, case_values, case_writing
 from .kit import Case
 
 CASES: tuple[Case, ...] = (
@@ -12,5 +12,6 @@ CASES: tuple[Case, ...] = (
     *case_values.CASES,
     *case_queries.CASES,
     *case_forks.CASES,
+    *case_faults.CASES,
 )
 """All cases."""

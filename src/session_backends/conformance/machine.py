@@ -16,17 +16,16 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent_harness.errors import InvalidWrite, SessionClosed
+from agent_harness.errors import InvalidWrite, SessionClosed, StorageError
 from agent_harness.session.repo import BranchFork, SessionRepo, TreeFork
 from agent_harness.session.session import Session
-from agent_harness.session.storage import EntryItem, RecordItem
-from agent_harness.types.entries import Entry, ProvisionedEntry
+from agent_harness.types.entries import ProvisionedEntry
 from agent_harness.types.json import JsonValue
 from agent_harness.types.messages import Usage
-from agent_harness.types.records import LaneRecord
 
-from .busy import Answers, answers
-from .checks import equal
+from ..faults import FaultKind, Faults, FaultyRepo
+from .busy import answers, timeless
+from .checks import equal, true
 from .samples import adjustment, custom, every_entry_body, every_record_body, finished, message, started
 
 MakeRepo: TypeAlias = Callable[[Path], SessionRepo]
@@ -82,7 +81,7 @@ class ParityMachine(RuleBasedStateMachine):
 
         async def attempt(session: Session) -> object:
             try:
-                return _timeless(await call(session))
+                return timeless(await call(session))
             except (InvalidWrite, SessionClosed) as error:
                 return type(error), str(error)
 
@@ -152,7 +151,7 @@ class ParityMachine(RuleBasedStateMachine):
                 return_exceptions=True,
             )
             return [
-                (type(result), str(result)) if isinstance(result, BaseException) else _timeless(result)
+                (type(result), str(result)) if isinstance(result, BaseException) else timeless(result)
                 for result in results
             ]
 
@@ -191,6 +190,53 @@ class ParityMachine(RuleBasedStateMachine):
             self._run(session.close())
             self._sessions[name] = self._run(self._repos[name].open("s1"))
 
+    @rule(
+        at=st.integers(1, 4),
+        kind=st.sampled_from(["before", "after"]),
+        ids=st.tuples(_ids, _ids),
+        lane=_lanes,
+        run_id=_runs,
+    )
+    def fail_a_write(self, at: int, kind: FaultKind, ids: tuple[str, str], lane: str, run_id: str) -> None:
+        """One of four writes fails: what was acknowledged is a prefix of what a reopening finds, everywhere alike."""
+        writes: list[Callable[[Session], Awaitable[object]]] = [
+            lambda session: session.append_entry(message(ids[0]), lane),
+            lambda session: session.append_record(started(run_id, lane)),
+            lambda session: session.move_lane(lane, ids[1]),
+            lambda session: session.set_label(ids[1], run_id),
+        ]
+        found: list[list[str]] = []
+        for name, repo in self._repos.items():
+            self._run(self._sessions[name].close())
+            found.append(self._run(self._strike(repo, Faults(at=at, kind=kind), writes)))
+            self._sessions[name] = self._run(repo.open("s1"))
+            equal(found[-1], found[0], f"{name}: a fault {kind} write {at}")
+
+    async def _strike(
+        self, repo: SessionRepo, faults: Faults, writes: list[Callable[[Session], Awaitable[object]]]
+    ) -> list[str]:
+        async with await FaultyRepo(repo, faults).open("s1") as session:
+            outcomes: list[str] = []
+            stood = session.delivered_seq
+            for write in writes:
+                try:
+                    await write(session)
+                    outcomes.append("written")
+                except StorageError:
+                    outcomes.append("failed")
+                except InvalidWrite as error:
+                    outcomes.append(f"refused: {error}")
+            if "failed" in outcomes:
+                true("written" not in outcomes[outcomes.index("failed") :], "nothing is written after a fault")
+            acknowledged = await session.get_log()
+            equal(len(acknowledged), stood + outcomes.count("written"), outcomes)
+        half = 1 if "failed" in outcomes and faults.kind == "after" else 0
+        async with await repo.open("s1", read_only=True) as reader:
+            stored = await reader.get_log()
+        equal(stored[: len(acknowledged)], acknowledged, outcomes)
+        equal([item.seq for item in stored], list(range(1, len(acknowledged) + half + 1)), outcomes)
+        return outcomes
+
     @precondition(lambda self: cast("ParityMachine", self)._forks < 3)
     @rule(point=st.none() | _ids, position=st.sampled_from(["at", "before"]), tree=st.booleans())
     def fork(self, point: str | None, position: Any, tree: bool) -> None:
@@ -203,7 +249,7 @@ class ParityMachine(RuleBasedStateMachine):
             async def look(name: str = name, session: Session = session) -> object:
                 try:
                     async with await self._repos[name].fork(session, options, id=f"fork{self._forks}") as fork:
-                        return _timeless(await answers(fork))
+                        return timeless(await answers(fork))
                 except InvalidWrite as error:
                     return type(error), str(error)
 
@@ -215,25 +261,6 @@ class ParityMachine(RuleBasedStateMachine):
     def agree(self) -> None:
         """Everything that can be asked for is the same everywhere."""
         self._all(answers)
-
-
-def _timeless(value: Any) -> Any:
-    """Answers without the times of their writes: backends may ask the clock more or less often."""
-    match value:
-        case Answers():
-            parts = {name: _timeless(getattr(value, name)) for name in ("log", "open", "branches")}
-            return replace(value, **parts)
-        case list():
-            items = cast("list[Any]", cast("object", value))
-            return [_timeless(item) for item in items]
-        case EntryItem():
-            return replace(value, entry=_timeless(value.entry))
-        case RecordItem():
-            return replace(value, record=_timeless(value.record))
-        case Entry() | LaneRecord():
-            return replace(value, timestamp=0)
-        case _:
-            return value
 
 
 def parity_machine(backends: Mapping[str, MakeRepo]) -> type[ParityMachine]:
