@@ -53,7 +53,12 @@ ModelName = Annotated[
     ),
 ]
 BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="A server that speaks OpenAI's Chat Completions.")
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="A server of your own; it speaks Chat Completions, or see --api."),
+]
+Api = Annotated[
+    Literal["openai-chat", "openai-responses", "anthropic-messages", "google-gemini"] | None,
+    typer.Option("--api", help="How the server is spoken to; default: as the catalog says of the provider."),
 ]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Replaces the system prompt.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
@@ -77,6 +82,7 @@ def run(
     *,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api: Api = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Go on with this session.")] = None,
     interrupted: Annotated[
         Literal["ask", "resume", "abort"], typer.Option(help="What to do with the session's interrupted run.")
@@ -91,7 +97,7 @@ def run(
     from .running import run as command
 
     async def work() -> int:
-        settings = _settings(directory, store, model, base_url, system, json=json, quiet=quiet)
+        settings = _settings(directory, store, model, base_url, system, api=api, json=json, quiet=quiet)
         text = sys.stdin.read() if prompt == "-" else prompt
         return await command(settings, text, session, interrupted)
 
@@ -103,6 +109,7 @@ def chat(
     *,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api: Api = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Go on with this session.")] = None,
     newest: Annotated[
         bool, typer.Option("--continue", "-c", help="Go on with the newest session of the folder.")
@@ -119,7 +126,7 @@ def chat(
     from .chat import chat as command
 
     async def work() -> int:
-        settings = _settings(directory, store, model, base_url, system, json=json, quiet=True)
+        settings = _settings(directory, store, model, base_url, system, api=api, json=json, quiet=True)
         return await command(settings, session, newest=newest, interrupted=interrupted)
 
     return work
@@ -133,6 +140,7 @@ def resume(
     *,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api: Api = None,
     store: StoreUrl = None,
     directory: Folder = None,
     system: System = None,
@@ -143,7 +151,9 @@ def resume(
     from .running import resume as command
 
     async def work() -> int:
-        return await command(_settings(directory, store, model, base_url, system, json=json, quiet=quiet), session)
+        return await command(
+            _settings(directory, store, model, base_url, system, api=api, json=json, quiet=quiet), session
+        )
 
     return work
 
@@ -261,6 +271,7 @@ def _settings(
     base_url: str | None,
     system: str | None,
     *,
+    api: str | None,
     json: bool,
     quiet: bool,
 ) -> "Settings":
@@ -274,6 +285,7 @@ def _settings(
         store=find_store(store, folder),
         model=model,
         base_url=base_url,
+        api=api,
         system_prompt=system,
         json=json,
         quiet=quiet,

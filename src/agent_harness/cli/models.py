@@ -10,7 +10,8 @@ from ..errors import WriteRefused
 from ..harness import AgentHarness
 from ..providers.base import Model, ModelRegistry, Models
 from ..providers.catalog import UnknownModel, load_catalog
-from ..providers.registry import build_models
+from ..providers.credentials import Credential
+from ..providers.registry import BUILDERS, build_models
 from ..types.state import ModelRef
 from .failure import Failure
 from .scripted import PREFIX, scripted_model
@@ -19,6 +20,7 @@ from .variables import KEY_VARIABLE, MODEL_VARIABLE
 CONNECT_TIMEOUT_S = 5.0
 LOCAL_PREFIX = "local:"
 OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_CHAT_API = "openai-chat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +32,11 @@ class Chosen:
     name: str
     server: str | None  # what is reached before anything is written; None: nothing, or the adapter alone knows
     given: str | None  # the base URL that the user gave
+    api: str | None = None  # the API that the user asked for
 
 
-def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen:
-    """Resolve a model's name, `provider/id`, `local:FILE.gguf` or `scripted:FILE`.
+def choose_model(name: str | None, base_url: str | None, folder: Path, api: str | None = None) -> Chosen:
+    """Resolve a model's name, `provider/id`, `local:FILE.gguf` or `scripted:FILE`. `api` is how it is spoken to.
 
     Raises:
         Failure: no name, a malformed or unknown one, no API key, an address that is none.
@@ -51,10 +54,12 @@ def choose_model(name: str | None, base_url: str | None, folder: Path) -> Chosen
         raise Failure(
             f"{name!r} names no model: write PROVIDER/ID, such as openai/gpt-5, or local:FILE.gguf or scripted:FILE"
         )
+    if api is not None and api not in BUILDERS:
+        raise Failure(f"no adapter speaks {api!r} (have: {', '.join(BUILDERS)})")
     if base_url is None:
-        return _listed(name)
+        return _listed(name, api)
     check_url(base_url)
-    return _compatible(provider, model_id, base_url)
+    return _compatible(provider, model_id, base_url, api)
 
 
 def _local(name: str, folder: Path) -> Chosen:
@@ -124,25 +129,29 @@ async def settle_model(harness: AgentHarness, chosen: Chosen, *, wanted: bool) -
         pass  # what is interrupted goes on with its own model
 
 
-def _compatible(provider: str, model_id: str, base_url: str) -> Chosen:
-    """A model behind a server of the user's own; its limits are the catalog's if that knows the name."""
-    from ..providers.openai_chat import OPENAI_CHAT_API, OpenAIChatProvider
+def _compatible(provider: str, model_id: str, base_url: str, api: str | None) -> Chosen:
+    """A model behind a server of the user's own; its limits are the catalog's if that knows the name.
 
+    Such a server speaks Chat Completions, unless `api` says otherwise or the provider is one that never does.
+    """
+    catalog = load_catalog()
     ref = ModelRef(provider=provider, model_id=model_id)
-    known = load_catalog().find(ref) or Model(provider=provider, id=model_id, api=OPENAI_CHAT_API)
-    model = replace(known, api=OPENAI_CHAT_API, base_url=base_url)
+    entry = catalog.providers.get(provider)
+    spoken = api or (entry.api if entry is not None and not entry.api.startswith("openai") else OPENAI_CHAT_API)
+    known = catalog.find(ref) or Model(provider=provider, id=model_id, api=spoken)
+    model = replace(known, api=spoken, base_url=base_url)
     # A key of the environment that belongs to another server is not sent to this one.
-    adapter = OpenAIChatProvider(base_url=base_url, api_key=os.environ.get(KEY_VARIABLE) or None)
-    return Chosen(
-        models=ModelRegistry([adapter], [model]), model=model, name=str(model), server=base_url, given=base_url
-    )
+    adapter = BUILDERS[spoken](base_url, Credential(os.environ.get(KEY_VARIABLE) or None))
+    models = ModelRegistry([adapter], [model])
+    return Chosen(models=models, model=model, name=str(model), server=base_url, given=base_url, api=api)
 
 
-def _listed(name: str) -> Chosen:
+def _listed(name: str, api: str | None) -> Chosen:
     """A model of the catalog, at its provider's own server."""
     try:
         catalog = load_catalog()
         model = catalog.resolve(name)
+        model = replace(model, api=api or model.api)
     except UnknownModel as error:
         raise Failure(f"{error} For another server pass --base-url.") from None
     key = os.environ.get(KEY_VARIABLE)
@@ -158,4 +167,4 @@ def _listed(name: str) -> Chosen:
     server = model.base_url
     if server is None and model.api.startswith("openai"):
         server = os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-    return Chosen(models=models, model=model, name=str(model), server=server, given=None)
+    return Chosen(models=models, model=model, name=str(model), server=server, given=None, api=api)

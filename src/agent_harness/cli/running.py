@@ -51,7 +51,7 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
     check_prompt(prompt)
     if session_id is None:
         model = settings.model or os.environ.get(MODEL_VARIABLE)
-        chosen = choose_model(model, settings.base_url, settings.folder)
+        chosen = choose_model(model, settings.base_url, settings.folder, settings.api)
         await check_reachable(chosen.server)
         await _tell_interrupted(settings)
         prepare_default(settings.store)
@@ -66,7 +66,7 @@ async def run(settings: Settings, prompt: str, session_id: str | None, interrupt
     ):
         wanted = settings.model is not None
         settings = as_before(settings, session)
-        chosen = choose_model(settings.model, settings.base_url, settings.folder)
+        chosen = choose_model(settings.model, settings.base_url, settings.folder, settings.api)
         await check_reachable(chosen.server)
 
         async def work(harness: AgentHarness) -> OperationOutcome:
@@ -89,7 +89,7 @@ async def resume(settings: Settings, session_id: str | None) -> int:
             if not await is_interrupted(session):
                 raise Failure(f"session {session_id} has nothing to resume")
             settings = as_before(settings, session)
-            chosen = choose_model(settings.model, settings.base_url, settings.folder)
+            chosen = choose_model(settings.model, settings.base_url, settings.folder, settings.api)
             await check_reachable(chosen.server)
             return await _operate(settings, session, chosen, _resume_all)
 

@@ -29,6 +29,7 @@ class Settings:
     store: Store
     model: str | None
     base_url: str | None
+    api: str | None
     system_prompt: str | None
     json: bool
     quiet: bool
@@ -44,6 +45,8 @@ async def create_session(repo: SessionRepo, settings: Settings, chosen: Chosen, 
     header: dict[str, JsonValue] = {"model": chosen.name}
     if chosen.given is not None:
         header["baseUrl"] = chosen.given
+    if chosen.api is not None:
+        header["api"] = chosen.api
     if settings.system_prompt is not None:
         header["systemPrompt"] = settings.system_prompt
     session = await repo.create(cwd=str(settings.folder), metadata=header)
@@ -92,6 +95,7 @@ def as_before(settings: Settings, session: Session) -> Settings:
         folder=folder,
         model=kept("model") if own_model else settings.model or os.environ.get(MODEL_VARIABLE),
         base_url=settings.base_url or (kept("baseUrl") if own_model else None),
+        api=settings.api or (kept("api") if own_model else None),
         system_prompt=settings.system_prompt if settings.system_prompt is not None else kept("systemPrompt"),
     )
 

@@ -1,7 +1,7 @@
 """A provider's stream in a task of its own, so that no abort and no close waits for a provider that does not listen.
 
-The provider's callbacks (`on_payload`, `on_response`) run in the task that asked all the same: hooks belong to it, and the
-gate knows a nested hook by its task (harness-v2 §15).
+The provider's callbacks (`on_payload`, `on_response`) run in the task that asked all the same: hooks belong to it, and
+the gate knows a nested hook by its task (harness-v2 §15).
 """
 
 import asyncio

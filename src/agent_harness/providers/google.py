@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 GOOGLE_API = "google-gemini"
 GOOGLE_URL = "https://generativelanguage.googleapis.com"
+_VERSIONED = re.compile(r"(.+)/(v\d+[a-z]*\d*)/?")
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -38,8 +39,8 @@ class GoogleProvider:
     """Speaks Gemini to `base_url` (or to a model's own), by default to Google.
 
     `api_key` may be a function, asked before every request. Without one, `GEMINI_API_KEY` or `GOOGLE_API_KEY` is used
-    for Google alone: a key of the environment is never sent to another server. `api_version` ("v1beta") is the SDK's
-    where it is not given.
+    for Google alone: a key of the environment is never sent to another server. `api_version` ("v1beta") is the last
+    part of `base_url` if that looks like one, else the SDK's own.
 
     Raises:
         MissingExtra: the `google-genai` package is not installed.
@@ -111,6 +112,7 @@ class GoogleProvider:
         from google.genai import errors, types
 
         own = base_url == GOOGLE_URL
+        versioned = _VERSIONED.fullmatch(base_url) if self._api_version is None else None
         credential = Credential.of(self._credential, ("GEMINI_API_KEY", "GOOGLE_API_KEY") if own else (), required=own)
         key = await credential.resolve()
         keys.extend([key] if key else [])
@@ -118,8 +120,8 @@ class GoogleProvider:
         async with self._http.client(seen) as http:
             # with a client of ours the SDK neither switches to aiohttp nor retries by itself; the payload goes as it is
             options = types.HttpOptions(
-                base_url=base_url,
-                api_version=self._api_version,
+                base_url=versioned[1] if versioned else base_url,
+                api_version=versioned[2] if versioned else self._api_version,
                 headers=dict(headers),
                 httpx_async_client=http,
                 extra_body=payload if isinstance(payload, dict) else None,

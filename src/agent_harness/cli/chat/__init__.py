@@ -21,7 +21,8 @@ async def chat(settings: Settings, session_id: str | None, *, newest: bool, inte
         session_id = await newest_session(settings)
     chosen: Chosen | None = None
     if settings.model is not None or session_id is None:
-        chosen = choose_model(settings.model or os.environ.get(MODEL_VARIABLE), settings.base_url, settings.folder)
+        name = settings.model or os.environ.get(MODEL_VARIABLE)
+        chosen = choose_model(name, settings.base_url, settings.folder, settings.api)
         await check_reachable(chosen.server)
     memory: Memory | None = None
     console: Console = PipeConsole()

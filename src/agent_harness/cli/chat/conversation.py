@@ -385,7 +385,8 @@ class Conversation:
             return
         before = talk.models.newest if talk is not None else self._chosen
         same_server = before is not None and before.given is not None and name.startswith(f"{before.model.provider}/")
-        chosen = choose_model(name, before.given if before is not None and same_server else None, self._settings.folder)
+        given, api = (before.given, before.api) if before is not None and same_server else (None, None)
+        chosen = choose_model(name, given, self._settings.folder, api)
         await check_reachable(chosen.server)
         if talk is not None:
             await talk.use(chosen)

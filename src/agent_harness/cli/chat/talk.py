@@ -108,7 +108,7 @@ async def open_talk(settings: Settings, session_id: str, chosen: Chosen | None, 
         settings = as_before(settings, session)
         first = chosen
         if first is None:
-            first = choose_model(settings.model, settings.base_url, settings.folder)
+            first = choose_model(settings.model, settings.base_url, settings.folder, settings.api)
             await check_reachable(first.server)
         talk = await _open(stack, settings, session, first, listener)
         try:
