@@ -19,7 +19,16 @@ from agent_harness.options import Drive
 from agent_harness.providers.base import ModelRegistry
 from agent_harness.session.repo import SessionRepo
 from agent_harness.telemetry import NOOP, InMemoryTelemetryContext
-from agent_harness.testing import SCRIPTED_MODEL, ManualClock, ScriptedProvider, ScriptedRequest, answer, call, start
+from agent_harness.testing import (
+    SCRIPTED_MODEL,
+    ManualClock,
+    ScriptedProvider,
+    ScriptedRequest,
+    answer,
+    call,
+    drive_until,
+    start,
+)
 from agent_harness.types.messages import AssistantMessage, DeferredHandle, Usage
 from agent_harness.types.structural import NavigateOptions
 from session_backends.faults import Faults, FaultyRepo
@@ -233,6 +242,25 @@ async def test_abort_in_a_tool(repo: SessionRepo) -> None:
         "    write record tool_started",
         "    tool measure c1 !",  # interrupted; c2 never began
         "    write entry message",
+        "    write entry message",
+        "  checkpoint abort_reconcile",
+        "    write entry message",
+        "  write record operation_finished",
+        "write record abort_requested",
+    ]
+
+
+async def test_a_call_that_an_abort_overtakes_has_no_tool_span(repo: SessionRepo) -> None:
+    calls = Calls()
+    rig, context = await spanned(repo, answer(calls=[call("measure", id="c1")]), tools=[calls.tool()], drive="manual")
+    run = await start(rig.harness.prompt("Go."))
+    await drive_until(rig.harness, "execute_tool")
+    await rig.harness.abort()
+    await rig.harness.run_to_completion()
+    await run
+    assert calls.made == []
+    assert tree(context)[10:] == [
+        "    write record tool_started",
         "    write entry message",
         "  checkpoint abort_reconcile",
         "    write entry message",
