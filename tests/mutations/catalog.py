@@ -145,7 +145,7 @@ MUTATIONS = (
         file=BATCH,
         before='    if assistant.stop_reason == "length":\n',
         after='    if assistant.stop_reason == "never":\n',
-        found_by=("tests/unit/test_tools_loop.py",),
+        found_by=("tests/tier_b/test_run_traces.py", "-k", "truncated and memory"),
     ),
     Mutation(
         name="a failing policy hook lets the tool run",
@@ -209,5 +209,19 @@ MUTATIONS = (
         before="            self._projection += projected\n",
         after="            self._projection[-1:-1] = projected\n",
         found_by=("tests/tier_b/test_run_traces.py", "-k", "memory"),  # by the law that every test is held to
+    ),
+    Mutation(
+        name="the context is read anew for every request",
+        file="agent_harness/lanes/lane.py",
+        before="        if self._projection is None:\n",
+        after="        if True:\n",
+        found_by=("tests/tier_c/test_flat_cost.py", "-k", "memory"),
+    ),
+    Mutation(
+        name="a settled call is recorded after the tools that still run",
+        file="agent_harness/effects/gate.py",
+        before="        if not isinstance(info, ExecuteToolAction):\n",
+        after="        if False:\n",
+        found_by=("tests/tier_c/test_trace_crashes.py", "-k", "memory and settled"),
     ),
 )

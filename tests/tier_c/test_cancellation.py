@@ -238,6 +238,7 @@ INTERRUPTED = """
         {wait}
 
     tool = AgentTool(name="measure", description="", parameters={{"type": "object"}}, execute=execute)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
 
     async def main():
         session = await open_repo({url!r}).create(id="s")
