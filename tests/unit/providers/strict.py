@@ -107,7 +107,7 @@ def google(payload: Payload) -> list[tuple[str, str]]:
     for content in contents:
         assert content["parts"]
         for part in content["parts"]:
-            kinds = {"text", "functionCall", "functionResponse"} & set(part)
+            kinds = {"text", "inlineData", "functionCall", "functionResponse"} & set(part)
             assert len(kinds) == 1
             if "functionCall" in part:
                 waiting.append(part["functionCall"]["name"])
@@ -116,7 +116,7 @@ def google(payload: Payload) -> list[tuple[str, str]]:
                 assert part["functionResponse"]["name"] == name
                 (text,) = part["functionResponse"]["response"].values()
                 pairs.append((name, text))
-            else:
+            elif "text" in part:
                 assert part["text"] or "thoughtSignature" in part
                 assert content["role"] == "model" or not waiting
         assert content["role"] == "model" or not waiting
@@ -132,5 +132,5 @@ CHECKS: dict[str, Callable[[Payload], list[tuple[str, str]]]] = {
 }
 
 
-def _text(blocks: list[dict[str, str]]) -> str:
-    return "".join(block["text"] for block in blocks)
+def _text(blocks: list[dict[str, Any]]) -> str:
+    return "".join(block["text"] if block["type"] == "text" else f"[{block['type']}]" for block in blocks)
