@@ -305,10 +305,11 @@ async def test_a_call_that_settled_is_kept_whatever_was_running(
                 assert "interrupted" in text, label
                 assert name not in settled, label  # a finished effect is never reported as interrupted
                 lost += 1
-                overtaken += any(other > name for other in settled)
+                ran = after.point.world.count(name)
+                overtaken += ran == 0 and any(other > name for other in settled)
     assert kept > 0
     assert lost > 0
-    assert (overtaken > 0) == (order != ("c1", "c2", "c3"))  # a later call is kept though an earlier one died
+    assert (overtaken > 0) == (order != ("c1", "c2", "c3"))  # kept, though an earlier one never ran
 
 
 # Automatic and manual drive -------------------------------------------------------------------------------------------

@@ -101,8 +101,8 @@ class Gate:
             self.poke()
 
     def _place(self, info: ActionInfo) -> int:
-        """Behind what is parked; but what a call that settled has to record comes before tools that still run (A-4)."""
-        if isinstance(info, AppendRecordAction):
+        """Behind what is parked; but what follows a call that settled comes before tools that still run (A-4)."""
+        if not isinstance(info, ExecuteToolAction):
             for place, parked in enumerate(self._parked):
                 if isinstance(parked.info, ExecuteToolAction):
                     return place
