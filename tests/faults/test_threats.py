@@ -92,6 +92,7 @@ THREATS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_live_claim_is_refused_whatever_any_clock_says",
             "test_the_fence_only_rises_and_the_old_owner_is_refused_in_its_own_transaction",
             "test_a_stopped_owner_is_taken_over_after_its_time_to_live_and_fenced_when_it_wakes",
+            "test_after_a_thousand_pauses_nothing_was_written_by_an_owner_that_had_lost_its_claim",
         ),
         "faults/test_two_processes.py": (
             "test_a_stopped_owner_that_lost_its_session_calls_nothing_and_writes_nothing",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import threading
@@ -11,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlite_support import Child, CountingIds, TickingClock, database_of, look, user
+from sqlite_support import Child, CountingIds, TickingClock, custom, database_of, look, user
 
 from agent_harness.errors import FencedWriter, SessionLocked, SessionNotFound, StorageError
+from agent_harness.session.session import Session
 from session_backends.sqlite import SqliteSessionRepo, leases, schema
 from session_backends.sqlite.leases import Held, Lease, Owner
 
@@ -240,6 +242,70 @@ async def test_a_taken_over_session_in_this_process_faults_and_writes_nothing(
         await session.close()
         assert conn.execute("SELECT owner_id FROM writer_leases").fetchone() == ("thief",)
         assert conn.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+
+
+class LeapingClock:
+    """Now it leaps over a whole time to live, now it hardly moves: its owner sleeps, or is sent to sleep."""
+
+    def __init__(self, chance: random.Random, ttl: float) -> None:
+        self.now = 0.0
+        self.chance = chance
+        self.ttl = ttl
+
+    def __call__(self) -> float:
+        self.now += self.ttl * self.chance.choice([0.1, *(1.5,) * 30])
+        return self.now
+
+
+async def test_after_a_thousand_pauses_nothing_was_written_by_an_owner_that_had_lost_its_claim(tmp_path: Path) -> None:
+    """Two repositories take one session from each other by clocks that leap, while writes are under way."""
+    chance = random.Random(18)
+    clock = LeapingClock(chance, 10.0)
+    repos = [SqliteSessionRepo(tmp_path / "s.db", lease_ttl_ms=10_000, lease_clock=clock) for _ in range(2)]
+    owner = await repos[0].create(id="s")
+    acknowledged: list[str] = []
+    refused = 0
+
+    async def write(session: Session, entry_id: str) -> None:
+        await session.append_entry(custom(entry_id), "main")
+        acknowledged.append(entry_id)
+
+    for number in range(1, 1_001):
+        for count in range(chance.randrange(3)):
+            await write(owner, f"{number}-{count}")
+        under_way: list[asyncio.Future[None]] = []
+        taking = asyncio.ensure_future(repos[number % 2].open("s", wait=1e9))
+        pause = chance.randrange(40)  # until then nothing is asked of the owner
+        while not taking.done():
+            await asyncio.sleep(0)
+            pause -= 1
+            if pause < 0 and len(under_way) < 4:
+                under_way.append(asyncio.ensure_future(write(owner, f"{number}-late{len(under_way)}")))
+                pause = chance.randrange(10)
+        successor = await taking
+        if chance.random() < 0.5:
+            await write(successor, f"{number + 1}-first")
+        outcomes = await asyncio.gather(*under_way, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} <= {type(None), FencedWriter}
+        refused += sum(isinstance(outcome, FencedWriter) for outcome in outcomes)
+        with pytest.raises(FencedWriter):
+            await write(owner, f"{number}-woken")
+        await owner.close()  # and takes nothing from its successor
+        owner = successor
+
+    found = [entry.id for entry in await owner.find_entries(order="oldestFirst")]
+    assert found == acknowledged
+    owners = [int(entry_id.split("-")[0]) for entry_id in found]
+    assert owners == sorted(owners)  # whoever lost it never writes behind its successor
+    assert owners[-1] > 900
+    assert refused > 100
+    assert sum("late" in entry_id for entry_id in found) > 100  # both happen: a write before the loss, and behind it
+    assert await owner.verify() == []
+    with look(tmp_path / "s.db") as conn:
+        assert conn.execute("SELECT fence FROM writer_leases").fetchone() == (1_001,)
+    await owner.close()
+    for repo in repos:
+        await repo.close()
 
 
 async def test_closing_releases_the_claim_and_leaves_no_thread_that_beats(

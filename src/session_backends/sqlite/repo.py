@@ -50,8 +50,9 @@ class SqliteSessionRepo:
     that is in use as a file: take a `snapshot`.
 
     `durability` is what a resolved write survives: a crash of the process, or power loss. `lease_ttl_ms` is how long
-    another process must see this one's claims stand still before it may take them over. `filesystem_type` names the
-    file system of a path; network and shared ones are refused.
+    another process must see this one's claims stand still before it may take them over, by its own `lease_clock`
+    (seconds that never go back). `filesystem_type` names the file system of a path; network and shared ones are
+    refused.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SqliteSessionRepo:
         id_generator: IdGenerator | None = None,
         durability: Durability = "process",
         lease_ttl_ms: int = LEASE_TTL_MS,
+        lease_clock: Callable[[], float] = time.monotonic,
         filesystem_type: FilesystemType = mounted_type,
     ) -> None:
         self._path = Path(path).absolute()
@@ -69,6 +71,7 @@ class SqliteSessionRepo:
         self._id_generator = id_generator or Uuid7Ids()
         self._durability: Durability = durability
         self._lease_ttl_ms = lease_ttl_ms
+        self._lease_clock = lease_clock
         self._filesystem_type = filesystem_type
         self._database: Database | None = None
 
@@ -151,6 +154,7 @@ class SqliteSessionRepo:
             id_generator=self._id_generator,
             durability=self._durability,
             lease_ttl_ms=self._lease_ttl_ms,
+            lease_clock=self._lease_clock,
             filesystem_type=self._filesystem_type,
         )
 
@@ -235,11 +239,11 @@ class SqliteSessionRepo:
 
     async def _open_claimed(self, database: Database, session_id: str, wait: float) -> _Claimed:
         """Take the writer claim: at once if it is free or its owner is provably gone, else by waiting."""
-        deadline = time.monotonic() + wait
+        deadline = self._lease_clock() + wait
         held = await self._claim(database, session_id)
-        seen = time.monotonic()
+        seen = self._lease_clock()
         while isinstance(held, Held):
-            now = time.monotonic()
+            now = self._lease_clock()
             if now - seen >= held.ttl_ms / 1000:
                 held, seen = await self._claim(database, session_id, stale=held), now
                 continue
@@ -248,9 +252,9 @@ class SqliteSessionRepo:
             await asyncio.sleep(min(POLL_SECONDS, deadline - now))
             current = await database.read(lambda conn: leases.read(conn, session_id))
             if current is None or (current.owner is not None and leases.is_gone(current.owner)):
-                held, seen = await self._claim(database, session_id), time.monotonic()
+                held, seen = await self._claim(database, session_id), self._lease_clock()
             elif current != held:
-                held, seen = current, time.monotonic()  # it lives: its beat moved
+                held, seen = current, self._lease_clock()  # it lives: its beat moved
         return held
 
     async def _claim(
