@@ -1,4 +1,4 @@
-"""Many runs in one process, in its own interpreter: prints what was counted, as JSON. `python long_process.py DIR RUNS`."""
+"""Many runs in one interpreter of its own; prints what was counted, as JSON. Arguments: a folder, how many runs."""
 
 import asyncio
 import gc
