@@ -236,6 +236,7 @@ class RunSuspended:
 
 
 RunOutcome: TypeAlias = RunCompleted | RunAborted | RunFailed | RunSuspended
+"""How a run ended, told apart by `kind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +260,7 @@ class CompactionEnded:
 
 
 CompactionOutcome: TypeAlias = CompactionCompleted | CompactionEnded
+"""How a compaction ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +284,9 @@ class NavigationEnded:
 
 
 NavigationOutcome: TypeAlias = NavigationCompleted | NavigationEnded
+"""How a move to another entry ended."""
 OperationOutcome: TypeAlias = RunOutcome | CompactionOutcome | NavigationOutcome
+"""How an operation of any kind ended, as `resume()` returns it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,12 +313,18 @@ class AbortAccepted:
 
 
 RunResult: TypeAlias = Result[RunOutcome, RunRejected]
+"""What `prompt()` returns: the outcome, or why it was not accepted."""
 CompactionResult: TypeAlias = Result[CompactionOutcome, CompactionRejected]
+"""What `compact()` returns."""
 NavigationResult: TypeAlias = Result[NavigationOutcome, NavigationRejected]
+"""What `navigate_tree()` returns."""
 ResumeResult: TypeAlias = Result[OperationOutcome, ResumeRejected]
+"""What `resume()` returns."""
 QueueResult: TypeAlias = Result[Queued, QueueRejected]
+"""What `steer()`, `follow_up()` and `next_run()` return."""
 CancelQueuedResult: TypeAlias = Result[CancelQueued, CancelQueuedRejected]
 AbortResult: TypeAlias = Result[AbortAccepted, AbortRejected]
+"""What `abort()` returns."""
 RecordUsageResult: TypeAlias = Result[None, Closed]
 
 

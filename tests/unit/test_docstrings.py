@@ -7,7 +7,13 @@ import griffe
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent_harness", "agent_harness.testing", "agent_harness.tools", "session_backends")
+PACKAGES = (
+    "agent_harness",
+    "agent_harness.providers",
+    "agent_harness.testing",
+    "agent_harness.tools",
+    "session_backends",
+)
 
 OURS = ("agent_harness", "session_backends")
 

@@ -56,6 +56,38 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     }
 
 
+ADAPTERS = (
+    "AnthropicProvider",
+    "GoogleProvider",
+    "LocalProvider",
+    "OpenAIChatProvider",
+    "OpenAIResponsesProvider",
+    "build_models",
+    "load_catalog",
+)
+SDKS = {"openai", "anthropic", "google.genai", "mcp", "httpx2", "xllamacpp", "sqlite3"}
+
+
+def test_the_adapters_can_be_named_without_loading_an_sdk() -> None:
+    assert "agent_harness.providers.anthropic" not in modules_after("import agent_harness.providers")
+    loaded = modules_after(f"from agent_harness.providers import {', '.join(ADAPTERS)}")
+    assert {f"agent_harness.providers.{name}" for name in ("anthropic", "google", "local", "openai_chat")} <= loaded
+    assert loaded & SDKS == set()
+
+
+def test_what_hooks_listeners_and_extensions_are_written_with_is_public_and_light() -> None:
+    names = (
+        "AfterTool, BeforePayload, BeforeTool, Extension, Hooks, RunCompleted, RunEnd, ToolDecision, ToolResultPatch"
+    )
+    assert modules_after(f"from agent_harness import {names}") & (SDKS | {"agent_harness.harness"}) == set()
+    from agent_harness.events import catalog as events
+    from agent_harness.hooks import catalog as hooks
+
+    written = {name for name in dir(hooks) if name.startswith(("Before", "After", "Transform"))} - {"BeforeRunOutcome"}
+    assert written <= set(declared())
+    assert {kind.__name__ for kind in events.HarnessEvent.__args__} <= set(declared())  # type: ignore[attr-defined]
+
+
 def test_the_help_of_the_command_line_needs_no_harness_store_or_provider() -> None:
     loaded = modules_after("from agent_harness.cli import main\nmain(['--help'])")
     assert "agent_harness.cli.app" in loaded

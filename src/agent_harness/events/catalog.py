@@ -454,3 +454,4 @@ EventType: TypeAlias = Literal[
     "lane_created",
     "usage",
 ]
+"""The `type` of each event, as `events.on` takes it."""

@@ -29,6 +29,7 @@ HookName: TypeAlias = Literal[
     "before_compaction",
     "before_navigation",
 ]
+"""The hooks that a handler can be registered for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,7 @@ class StreamEnd:
 
 
 AssistantMessageEvent: TypeAlias = StreamStart | StreamDelta | StreamEnd
+"""What a provider streams, told apart by `type`."""
 
 
 class Provider(Protocol):
