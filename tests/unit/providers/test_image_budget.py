@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import pytest
 from adapters import Adapter
 from provider_fakes import Connection, FakeServer
 from strict import CHECKS
