@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -246,3 +247,109 @@ def test_a_store_that_may_not_be_written_says_so_and_stays_as_it_is(
         assert str(store) in line, line
         assert any(cause in line for cause in (os.strerror(errno.EACCES), "readonly database", "unable to open")), line
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+REVOKED = """
+import asyncio, os, sys
+from pathlib import Path
+from agent_harness import AgentHarness, AgentTool, AgentToolResult, HarnessFault, TextContent
+from agent_harness.providers.base import ModelRegistry
+from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call
+from agent_harness.types.messages import ToolResultMessage
+from session_backends import open_repo
+
+def strike(act, folder):
+    if act == "forbid":
+        folder.chmod(0)
+        return
+    [path] = [path for path in folder.rglob("*") if path.name.endswith(("_s1.jsonl", "s.db"))]
+    if act == "replace":
+        copy = path.with_name("copy")
+        copy.write_bytes(path.read_bytes())
+        os.replace(path, path.with_name("kept"))
+        os.replace(copy, path)
+    else:
+        os.replace(path, path.with_name("kept"))
+
+def respond(request):
+    if isinstance(request.context.messages[-1], ToolResultMessage):
+        return answer("Done.")
+    return answer("Working.", calls=[call("measure", {}, id="c1")])
+
+async def main(url, folder, act):
+    async def execute(_):
+        if act in ("forbid", "replace", "remove"):
+            strike(act, folder)
+        return AgentToolResult(content=(TextContent(text="ok"),))
+
+    repo = open_repo(url)
+    session = await (repo.open("s1") if act == "reopen" else repo.create(id="s1"))
+    tool = AgentTool(
+        name="measure", description="Measure.", parameters={"type": "object"}, execute=execute, replay="safe"
+    )
+    models = ModelRegistry([ScriptedProvider(respond=respond)], [SCRIPTED_MODEL])
+    async with AgentHarness.open(session=session, models=models, model=SCRIPTED_MODEL, tools=[tool]) as harness:
+        try:
+            if harness.suspended:
+                lane = await harness.lane("main")
+                print("done", (await lane.resume()).unwrap().kind)
+            else:
+                print("done", (await harness.prompt("Measure bed 1.")).unwrap().kind)
+        except HarnessFault as fault:
+            print("fault", fault)
+        print("acknowledged", session.delivered_seq, await session.verify() == [])
+    await repo.close()
+
+for act in ("warm", "reopen"):  # what is imported late is imported while it still can be
+    asyncio.run(main(sys.argv[4], None, act))
+if os.geteuid() == 0:
+    os.setuid(65534)
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("backend", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("act", ["forbid", "replace", "remove"])
+def test_a_store_that_is_taken_away_during_a_run_faults_the_harness_by_name(
+    backend: str, act: str, request: pytest.FixtureRequest
+) -> None:
+    place = Path(tempfile.mkdtemp(prefix="agent-harness-test-"))
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    store = place / "store"
+    store.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(store, 65534, 65534)
+    _, url, name = make(backend, store)
+
+    warm = place / "warm"
+
+    def run(act: str) -> list[str]:
+        (warm / act).mkdir(parents=True)
+        done = subprocess.run(
+            [sys.executable, "-c", REVOKED, url, store, act, make(backend, warm / act)[1]],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    *_, fault, acknowledged = run(act)
+    assert fault.startswith("fault ")
+    assert name in fault
+    cause = {"forbid": "Permission denied", "replace": "replaced", "remove": "removed|No such file"}[act]
+    assert re.search(cause, fault), fault
+    written = int(acknowledged.split()[1])
+    assert written >= 5  # up to the tool's own intent
+    if act == "forbid":
+        store.chmod(0o700)
+    if act == "remove":
+        [kept] = store.rglob("kept")
+        kept.rename(kept.with_name(name if backend == "sqlite" else f"2026-01-01T00-00-00-000Z{name}"))
+    *_, outcome, later = run("reopen")
+    assert outcome == "done completed"
+    assert int(later.split()[1]) > written  # nothing lost, the run resumed and ended
+    assert later.endswith("True")

@@ -126,8 +126,19 @@ class Database:
         with self._lock:
             if self._writer is None:
                 self._check_open()
-                self._writer = Writer(self._open_writer, ended=self._writer_ended, path=self.path)
+                self._writer = Writer(
+                    self._open_writer, ended=self._writer_ended, path=self.path, check_file=self._check_file
+                )
             return self._writer
+
+    def _check_file(self) -> None:
+        """Refuse to write to a file that its name no longer leads to: what is acknowledged would be lost (T5)."""
+        try:
+            found = key_of(self.path)
+        except OSError as error:
+            raise StorageError(str(error.strerror)) from error
+        if found != self.key:
+            raise StorageError("the file was removed or replaced by another one")
 
     def _open_writer(self) -> sqlite3.Connection:
         self._await_predecessor()

@@ -1,8 +1,8 @@
 """The writer thread: it owns the only connection of this process that writes and checkpoints a database.
 
 A mutation is one function run inside one transaction, one thread hop. What queues up while a commit runs is committed
-together with a savepoint per job; a job alone needs none. An error of a statement or a COMMIT leaves the outcome unknown: the openings that
-it touched fault, the transaction is rolled back, and other sessions of the database go on.
+together with a savepoint per job; a job alone needs none. An error of a statement or a COMMIT leaves the outcome
+unknown: the openings that it touched fault, the transaction is rolled back, and other sessions of the database go on.
 """
 
 import asyncio
@@ -44,8 +44,16 @@ _Item: TypeAlias = Job[object] | _Wake | None  # None: stop
 class Writer:
     """One thread, one connection. Used from event loops by `write`; ended by `stop`."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, ended: Callable[[], None], path: Path) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        ended: Callable[[], None],
+        path: Path,
+        check_file: Callable[[], None],
+    ) -> None:
         self._connect = connect
+        self._check_file = check_file  # raises StorageError; asked before each transaction
         self._path = path  # for messages
         self._clock = SystemWallClock()  # for liveness alone: a test's clock belongs to entries and records
         self._ended = ended
@@ -246,6 +254,7 @@ class Writer:
         conn.execute("RELEASE job")
 
     def _begin(self, level: Durability, seconds: float) -> sqlite3.Connection:
+        self._check_file()
         conn = self._connection()
         if level != self._level:
             set_synchronous(conn, level)
