@@ -198,7 +198,8 @@ async def test_hooks_inside_a_request_run_in_the_task_of_the_operation(repo: Ses
     rig.harness.hooks.on("before_payload", hook)
     work = await start(rig.harness.prompt("go"))
     await drive_until(rig.harness, "stream_assistant")
-    nested = await rig.harness.execute_action()
+    async with asyncio.timeout(20):  # parked behind its own request it would never be released
+        nested = await rig.harness.execute_action()
     assert nested is not None
     assert (nested.kind, seen) == ("hook", [])
     await rig.harness.run_to_completion()
