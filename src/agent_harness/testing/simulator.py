@@ -31,7 +31,6 @@ from ..types.usage import sum_usage
 from .clock import ManualClock
 from .drive import start
 from .fixed_point import check_fixed_point
-from .ids import DeterministicIds
 
 SESSION_ID = "simulated"
 DRY_STEPS = 1_000
@@ -55,6 +54,7 @@ class Plan:
     resume: int = 4
     compact: int = 1
     navigate: int = 1
+    clock: int = 2
     fault: int = 0  # needs `Simulation.break_next_write`
 
 
@@ -171,7 +171,7 @@ class Simulation:
         self._dry = 0
         self._harness: AgentHarness | None = None
         self._session: Session | None = None
-        self._ids = DeterministicIds("s")
+        self._clock = ManualClock()
 
     async def run(self) -> Report:
         """Play the schedule, recover everything, check."""
@@ -213,7 +213,7 @@ class Simulation:
             tools=_tools(self._world),
             retry=RetryPolicy(max_attempts=3, base_delay_ms=10),
             compaction=CompactionSettings(reserve_tokens=100, keep_recent_tokens=10),
-            clock=ManualClock(),
+            clock=self._clock,
             drive="manual",
             steering_mode=self._random.choice(["all", "one-at-a-time"]),
         )
@@ -316,6 +316,9 @@ class Simulation:
     async def _move_fault(self) -> None:
         if self._break_next_write is not None:
             self._break_next_write(self._random)
+
+    async def _move_clock(self) -> None:
+        self._clock.advance(self._random.choice([1, 1_000, 3_600_000]))
 
     async def _move_crash(self) -> None:
         await self._crash()
@@ -454,6 +457,7 @@ def _weights(plan: Plan) -> dict[str, int]:
         "crash": plan.crash,
         "resume": plan.resume,
         "compact": plan.compact,
+        "clock": plan.clock,
         "navigate": plan.navigate,
         "fault": plan.fault,
     }
