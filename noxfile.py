@@ -32,7 +32,7 @@ def check(session: nox.Session) -> None:
     session.run("ruff", "check", *SOURCES)
     session.run("mypy")
     session.run("basedpyright", "--pythonpath", os.path.join(session.bin, "python"), "src")
-    build_docs(session, "--site-dir", session.create_tmp())
+    build_docs(session, "--site-dir", str(session.cache_dir / "site"))
 
 
 def build_docs(session: nox.Session, *options: str) -> None:
