@@ -16,6 +16,7 @@ from ..errors import HarnessClosed, HarnessFault, SessionError
 from ..harness import AgentHarness
 from ..lanes.surface import AgentLane
 from ..options import CompactionSettings, RetryPolicy
+from ..outcomes import RunResult
 from ..providers.base import ModelRegistry
 from ..providers.faux import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, answer, call
 from ..result import Ok
@@ -245,9 +246,12 @@ class Simulation:
     async def _move_prompt(self) -> None:
         lane, text = await self._lane(), self._text()
         work = await start(lane.prompt(text))
+        work.add_done_callback(lambda done: self._prompted(text, done))
         await self._call(work)
-        await lane.peek_action()  # waits for the admission
-        if not work.done():
+
+    def _prompted(self, text: str, done: asyncio.Task[RunResult]) -> None:
+        """An outcome proves the acceptance; whoever crashed first reads it off the records at the end."""
+        if not done.cancelled() and done.exception() is None and isinstance(done.result(), Ok):
             self._accepted[text] = "prompt"
 
     async def _move_queue(self) -> None:
@@ -405,6 +409,9 @@ class Simulation:
         assert stats.usage == ledger, "the statistics are not the ledger's sum"
         self._check_tools(records_started=[r.body for r in records if isinstance(r.body, ToolStarted)])
         self._check_results([e.message for e in entries if isinstance(e.body, MessageBody)])
+        for record in records:
+            if isinstance(record.body, OperationStarted) and isinstance(record.body.intent, RunIntent):
+                self._accepted |= {_text_of(message): "prompt" for message in record.body.intent.original_prompt}
         self._check_input(entries_text={_text_of(e.message) for e in entries if e.message is not None})
         captured = [
             item.id
