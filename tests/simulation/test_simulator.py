@@ -25,7 +25,10 @@ def chunks() -> list[tuple[str, int]]:
 
 
 async def run_seed(backend: str, seed: int, directory: Path) -> int:
-    """One schedule; every third one also has writes that fail, before or after their commit."""
+    """One schedule; every third one also has writes that fail, before or after their commit.
+
+    SQLite answers from a thread, so what follows a failed write there depends on the machine: `tests/faults` covers it.
+    """
     directory.mkdir()
     faults = Faults()
 
@@ -35,7 +38,7 @@ async def run_seed(backend: str, seed: int, directory: Path) -> int:
             faults.kind = chooser.choice(["before", "after"])
             faults.at = faults.writes + chooser.randint(1, 5)
 
-    plan = Plan(lanes=1 + seed % 3, fault=2 if seed % 3 == 0 else 0)
+    plan = Plan(lanes=1 + seed % 3, fault=2 if seed % 3 == 0 and backend != "sqlite" else 0)
     simulation = Simulation(
         seed, lambda path: FaultyRepo(make_repo(backend, path), faults), directory, plan, break_next_write
     )
