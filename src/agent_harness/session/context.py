@@ -95,20 +95,16 @@ async def configuration_entries(view: SessionTree, start: str | None) -> list[En
     found: list[Entry] = []
     for kind in ("model_change", "thinking_level_change", "active_tools_change"):
         found += await view.find_entries_on_branch(type=kind, start=start, limit=1)
-    # An answer before the newest model change says nothing any more: the look back ends there.
-    after = next((entry.seq for entry in found if entry.type == "model_change"), 0)
-    answer = await _newest_assistant(view, start, after)
+    answer = await _newest_assistant(view, start)
     if answer is not None:
         found.append(answer)
     return sorted(found, key=lambda entry: entry.seq)
 
 
-async def _newest_assistant(view: SessionTree, start: str, after_seq: int) -> Entry | None:
+async def _newest_assistant(view: SessionTree, start: str) -> Entry | None:
     cursor: EntryCursor | None = None
     while True:
-        page = await view.find_entries_on_branch(
-            type="message", start=start, limit=PAGE, cursor=cursor, after_seq=after_seq
-        )
+        page = await view.find_entries_on_branch(type="message", start=start, limit=PAGE, cursor=cursor)
         for entry in page:
             if isinstance(entry.message, AssistantMessage):
                 return entry
