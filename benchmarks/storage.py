@@ -157,7 +157,7 @@ def transaction(connection: sqlite3.Connection, number: int, whole: bool) -> Non
     """One row, or all that an append is made of."""
     connection.execute("BEGIN IMMEDIATE")
     for sql, values in statements(number) if whole else ((ONE_ROW, (number, PAYLOAD)),):
-        connection.execute(sql, values).fetchone()  # type: ignore[arg-type]
+        connection.execute(sql, values).fetchone()
     connection.execute("COMMIT")
 
 

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs as it is written, in an empty folder."""
+"""Every Python block of README and docs runs as it is written, in a folder that is empty but for a model it names."""
 
 import re
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.providers.tiny_gguf import write_tiny_model
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,6 +27,8 @@ def test_the_readme_has_code() -> None:
 def test_a_documented_block_runs(code: str, tmp_path: Path) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(code)
+    if "model.gguf" in code:
+        write_tiny_model(tmp_path / "model.gguf", context=8192)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

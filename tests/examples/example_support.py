@@ -101,7 +101,7 @@ async def results(session: Session) -> list[ToolResultMessage]:
 async def outcome(session: Session) -> str:
     """How the one run ended."""
     [finished] = await session.find_records(type="operation_finished")
-    return finished.body.outcome  # type: ignore[union-attr]  # find_records was asked for this type
+    return finished.body.outcome  # find_records was asked for this type
 
 
 async def count(session: Session, type: str) -> int:

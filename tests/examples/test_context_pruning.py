@@ -53,4 +53,4 @@ def test_short_results_and_other_messages_stay_as_they_are() -> None:
     pruned = ContextPruning(keep=1, step=1).pruned(messages)
     assert pruned[:2] == messages[:2]
     assert pruned[3] == messages[3]
-    assert "401 characters" in text_of(pruned[2])  # type: ignore[arg-type]
+    assert "401 characters" in text_of(pruned[2])

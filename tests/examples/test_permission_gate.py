@@ -44,7 +44,7 @@ async def test_a_refused_tool_never_starts_and_an_allowed_one_is_asked_about_unt
         assert "does not allow erase" in text_of(erase)
         assert world.count("erase") == 0, point.label
         started = await point.session.find_records(type="tool_started")
-        assert {record.body.tool_name for record in started} == {"look", "buy"}  # type: ignore[union-attr]
+        assert {record.body.tool_name for record in started} == {"look", "buy"}
         assert 1 <= world.count("asked about buy") <= 1 + point.depth, point.label
         asked_again += world.count("asked about buy") > 1
         assert world.count("asked about look") == world.count("asked about erase") == 0

@@ -50,7 +50,7 @@ async def test_the_list_survives_every_crash(store: str, tmp_path: Path) -> None
         assert point.world.count("finished") >= 1
         assert await TodoList.items(point.harness) == [Item.model_validate(item) for item in SECOND], point.label
         entries = await point.session.find_entries(type="custom", custom_type=CUSTOM_TYPE, order="oldestFirst")
-        lists = [entry.body.data["items"] for entry in entries]  # type: ignore[union-attr, index, call-overload]
+        lists = [entry.body.data["items"] for entry in entries]
         assert [items for n, items in enumerate(lists) if n == 0 or items != lists[n - 1]] == [FIRST, SECOND]
         assert len(lists) <= 2 + point.depth, point.label
         written_again += len(lists) > 2

@@ -153,7 +153,7 @@ async def test_an_error_of_the_disk_faults_the_harness_naming_file_and_cause(fai
 async def last_text(session: Session) -> str:
     [entry] = await session.find_entries_on_branch(limit=1)
     assert entry.message is not None
-    return text_of(entry.message)  # type: ignore[arg-type]
+    return text_of(entry.message)
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])

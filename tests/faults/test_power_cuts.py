@@ -42,7 +42,7 @@ def seed() -> int:
 
 
 def jsonl(root: Path, level: str = "process", files: RecordingFiles | None = None) -> JsonlSessionRepo:
-    return JsonlSessionRepo(root, ManualClock(), CountingIds(), level, files)  # type: ignore[arg-type]
+    return JsonlSessionRepo(root, ManualClock(), CountingIds(), level, files)
 
 
 async def write(session: Session, events: list[Event]) -> None:

@@ -142,7 +142,7 @@ async def test_a_line_written_half_at_any_write_is_no_line(
     for number in range(1, len(history) + 1):
         folder = tmp_path / str(number)
         files = disk(short_write=number + 1)  # the first write is the header
-        repo = JsonlSessionRepo(folder, ManualClock(), DeterministicIds(), durability, files)  # type: ignore[arg-type]
+        repo = JsonlSessionRepo(folder, ManualClock(), DeterministicIds(), durability, files)
         session = await repo.create(id="s1")
         with pytest.raises(StorageError, match=r"outcome is unknown|cut back"):
             await fill(session)

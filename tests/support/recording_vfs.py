@@ -194,7 +194,7 @@ async def work(folder: Path, level: str, rounds: int) -> None:
             RECORDER.created(folder / "s.db")
 
     files._sync_folder = sync_folder
-    repo = SqliteSessionRepo(folder / "s.db", durability=level)  # type: ignore[arg-type]
+    repo = SqliteSessionRepo(folder / "s.db", durability=level)
     acknowledged = -1
     try:
         for number in range(rounds):

@@ -73,7 +73,7 @@ class Structural(Prefix):
 
 
 async def resumed(session: Session, *answers: object, **options: object) -> tuple[Rig, Trace, list[HarnessEvent]]:
-    rig = await open_rig(session, *answers, **options)  # type: ignore[arg-type]
+    rig = await open_rig(session, *answers, **options)
     trace = Trace(session)
     trace.watch(rig.harness, "before_compaction", "before_navigation")
     events: list[HarnessEvent] = []
@@ -429,7 +429,7 @@ async def test_an_exhausted_compaction_stays_terminal_and_queued_input_clears_it
     for number in (1, 2):
         await prefix.step("compaction", number, "cp1", reason)
     await prefix.session.append_entry(
-        (await session.find_records(type="queue_enqueued"))[0].body.target,  # type: ignore[union-attr]
+        (await session.find_records(type="queue_enqueued"))[0].body.target,
         "main",
     )
     rig, trace, _ = await resumed(session, TOO_LARGE, "Summary.", "Fits now.", attempts=2)

@@ -33,7 +33,7 @@ TOO_LARGE = answer(error_message="prompt is too long", error_code="overflow", us
 async def rig_for(repo: SessionRepo, *answers: object, **options: object) -> Rig:
     """A lane with one finished turn, so that there is something to compact."""
     session = await repo.create(id="overflow")
-    rig = await open_rig(session, "First answer.", *answers, tools=[Calls().tool()], **options)  # type: ignore[arg-type]
+    rig = await open_rig(session, "First answer.", *answers, tools=[Calls().tool()], **options)
     assert isinstance(await rig.harness.prompt("First question."), Ok)
     return rig
 

@@ -42,7 +42,7 @@ async def open_harness(repo: SessionRepo, *answers: AssistantMessage, **options:
         tools=[echo("measure"), echo("water"), echo("stop", terminate=True), echo("rest", terminate=True)],
         retry=RetryPolicy(max_attempts=3),
         clock=ManualClock(),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return session, created.harness
 

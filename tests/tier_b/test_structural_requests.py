@@ -53,7 +53,7 @@ async def talked(repo: SessionRepo, *answers: object, **options: object) -> Rig:
         await repo.create(id="requests"),
         "First answer.",
         "Second answer.",
-        *answers,  # type: ignore[arg-type]
+        *answers,
         tools=[Calls().tool()],
         **options,
     )
@@ -295,7 +295,7 @@ async def test_the_model_is_needed_only_where_a_request_may_be_made(repo: Sessio
 
 async def refused(write: object) -> str:
     with pytest.raises(WriteRefused) as caught:
-        await write  # type: ignore[misc]
+        await write
     return str(caught.value)
 
 
@@ -349,7 +349,7 @@ async def test_an_unusable_supplied_summary_is_an_error_of_its_handler(repo: Ses
     bad = [
         CompactResult(summary=" "),
         CompactResult(summary="ok", retained_tail=(lost,)),
-        CompactResult(summary="ok", details={"a": {1, 2}}),  # type: ignore[dict-item]
+        CompactResult(summary="ok", details={"a": {1, 2}}),
     ]
     for given in bad:
         rig.harness.hooks.on("before_compaction", lambda _, g=given: CompactionDecision(compaction=g))
@@ -413,8 +413,8 @@ async def test_standalone_brackets_end_with_the_operations_outcome(repo: Session
         return None
 
     decline = NavigationDecision(decline=True)
-    rig.harness.hooks.on("before_compaction", decide)  # type: ignore[arg-type]
-    rig.harness.hooks.on("before_navigation", decide)  # type: ignore[arg-type]
+    rig.harness.hooks.on("before_compaction", decide)
+    rig.harness.hooks.on("before_navigation", decide)
     compacted = await rig.harness.compact()
     moved = await rig.harness.navigate_tree(await first_answer(rig), NavigateOptions(summarize=True, label="x"))
     assert isinstance(compacted, Ok)
@@ -476,7 +476,7 @@ async def test_abort_against_the_close_has_two_histories(repo: SessionRepo, kind
     assert isinstance(result, Ok)
     assert result.value.kind == ("aborted" if abort_first else "completed")
     finished = await rig.session.find_records(type="operation_finished", limit=1)
-    assert finished[0].body.outcome == result.value.kind  # type: ignore[union-attr]
+    assert finished[0].body.outcome == result.value.kind
     assert await rig.session.verify() == []
     await rig.harness.close()
 

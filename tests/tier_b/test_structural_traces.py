@@ -26,7 +26,7 @@ SUPPLIED = CompactionDecision(compaction=CompactResult(summary="From a hook.", u
 
 
 async def rig_for(repo: SessionRepo, *answers: object, **options: object) -> Rig:
-    return await open_rig(await repo.create(id="trace"), *answers, tools=[Calls().tool()], **options)  # type: ignore[arg-type]
+    return await open_rig(await repo.create(id="trace"), *answers, tools=[Calls().tool()], **options)
 
 
 async def talked(repo: SessionRepo, *answers: object, **options: object) -> tuple[Rig, int]:

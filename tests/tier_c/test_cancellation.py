@@ -211,7 +211,7 @@ async def test_a_loop_that_ends_detaches_the_run_and_writes_nothing_more(tmp_pat
         _work = await start(rig.harness.prompt("go"))
         await held.began.wait()
         await start(rig.harness.steer("accepted"))
-        await until(lambda: rig.harness._lane.operation.pending_steer != ())  # type: ignore[union-attr]
+        await until(lambda: rig.harness._lane.operation.pending_steer != ())
         seen.append(len(await session.get_log()))
 
     await asyncio.to_thread(asyncio.run, program())

@@ -89,7 +89,7 @@ class Counts:
 
 async def open_counted(inner: Session) -> tuple[CountingStorage, Counts, AgentHarness]:
     storage = CountingStorage(inner._core.storage)
-    session = Session(storage, id_generator=inner.id_generator)  # type: ignore[arg-type]
+    session = Session(storage, id_generator=inner.id_generator)
     counts = Counts(storage)
     created = await AgentHarness.create(
         session=session,

@@ -142,4 +142,4 @@ async def test_closing_delivers_what_is_queued_and_nothing_after() -> None:
 
 async def test_an_unknown_event_name_is_refused() -> None:
     with pytest.raises(ValueError, match="run_started"):
-        Events().on("run_started", lambda seen: None)  # type: ignore[arg-type]
+        Events().on("run_started", lambda seen: None)

@@ -34,7 +34,7 @@ async def created(*extensions: object) -> AgentHarness:
             session=session,
             models=scripted_models("Hi."),
             model=SCRIPTED_MODEL,
-            extensions=extensions,  # type: ignore[arg-type]
+            extensions=extensions,
         )
     ).harness
 

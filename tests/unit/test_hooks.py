@@ -79,7 +79,7 @@ async def test_an_id_is_unique_within_one_hook_and_free_again_after_unregisterin
 async def test_an_unknown_name_is_refused() -> None:
     rig, _ = await one_tool()
     with pytest.raises(ValueError, match="before_tools"):
-        rig.harness.hooks.on("before_tools", lambda event: None)  # type: ignore[call-overload]
+        rig.harness.hooks.on("before_tools", lambda event: None)
 
 
 # before_tool fails closed --------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def answers_bad_arguments(event: BeforeTool) -> ToolDecision:
 
 
 def answers_no_object(event: BeforeTool) -> ToolDecision:
-    return ToolDecision(args=["bed"])  # type: ignore[arg-type]
+    return ToolDecision(args=["bed"])
 
 
 def blocks_without_a_reason(event: BeforeTool) -> ToolDecision:
@@ -250,12 +250,12 @@ async def test_patches_of_a_result_merge_field_by_field_and_are_seen_by_the_next
 
 BAD_PATCHES = [
     ToolResultPatch(content=(TextContent(text="\ud800"),)),
-    ToolResultPatch(content="text"),  # type: ignore[arg-type]
-    ToolResultPatch(content=(5,)),  # type: ignore[arg-type]
-    ToolResultPatch(details=object()),  # type: ignore[arg-type]
+    ToolResultPatch(content="text"),
+    ToolResultPatch(content=(5,)),
+    ToolResultPatch(details=object()),
     ToolResultPatch(details=2**70),
-    ToolResultPatch(is_error="no"),  # type: ignore[arg-type]
-    ToolResultPatch(terminate="yes"),  # type: ignore[arg-type]
+    ToolResultPatch(is_error="no"),
+    ToolResultPatch(terminate="yes"),
     ToolResultPatch(usage=Usage(input=float("inf"))),
     "not a patch",
 ]
@@ -274,10 +274,10 @@ async def test_a_patch_that_cannot_be_stored_is_the_handlers_error_and_not_the_h
 
 BAD_RETURNS: list[tuple[str, Any]] = [
     ("after_response", AfterResponseResult(message=answer("\ud800"))),
-    ("after_response", AfterResponseResult(message=user("x"))),  # type: ignore[arg-type]
+    ("after_response", AfterResponseResult(message=user("x"))),
     ("after_response", "x"),
     ("before_run_end", BeforeRunEndResult(follow_up="\ud800")),
-    ("before_run_end", BeforeRunEndResult(follow_up=5)),  # type: ignore[arg-type]
+    ("before_run_end", BeforeRunEndResult(follow_up=5)),
     ("before_request", 5),
     ("before_payload", 5),
     ("transform_context", [user("x")]),

@@ -46,7 +46,7 @@ def test_what_type_checkers_see_and_what_there_is_are_the_same_names() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nope'"):
-        _ = agent_harness.Nope  # type: ignore[attr-defined]
+        _ = agent_harness.Nope
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:
@@ -85,7 +85,7 @@ def test_what_hooks_listeners_and_extensions_are_written_with_is_public_and_ligh
 
     written = {name for name in dir(hooks) if name.startswith(("Before", "After", "Transform"))} - {"BeforeRunOutcome"}
     assert written <= set(declared())
-    assert {kind.__name__ for kind in events.HarnessEvent.__args__} <= set(declared())  # type: ignore[attr-defined]
+    assert {kind.__name__ for kind in events.HarnessEvent.__args__} <= set(declared())
 
 
 def test_the_help_of_the_command_line_needs_no_harness_store_or_provider() -> None:

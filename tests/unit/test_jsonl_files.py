@@ -184,7 +184,7 @@ async def test_a_failed_write_faults_the_opening_and_the_next_one_reads_what_is_
     tmp_path: Path, durability: str
 ) -> None:
     files = FaultyFiles(fail_write=3)
-    session = await JsonlSessionRepo(tmp_path, durability=durability, file_ops=files).create(id="s1")  # type: ignore[arg-type]
+    session = await JsonlSessionRepo(tmp_path, durability=durability, file_ops=files).create(id="s1")
     await session.append_entry(message("e1"), "main")
     announced: list[str] = []
     with pytest.raises(StorageError, match="outcome is unknown"):

@@ -47,7 +47,7 @@ async def test_time_and_ids_come_from_the_constructor() -> None:
 
 async def test_a_store_leaves_no_task_behind() -> None:
     session = await MemorySessionRepo().create()
-    await asyncio.gather(*(session.append_message(message("x").body.message) for _ in range(3)))  # type: ignore[union-attr]
+    await asyncio.gather(*(session.append_message(message("x").body.message) for _ in range(3)))
     await session.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -165,11 +165,11 @@ def count_lines(work: object) -> int:
 
     def trace(frame: object, event: str, arg: object) -> object:
         nonlocal count
-        if event == "line" and frame.f_code.co_filename.endswith("session_backends/state.py"):  # type: ignore[attr-defined]
+        if event == "line" and frame.f_code.co_filename.endswith("session_backends/state.py"):
             count += 1
         return trace
 
-    sys.settrace(trace)  # type: ignore[arg-type]
+    sys.settrace(trace)
     try:
         work()
     finally:

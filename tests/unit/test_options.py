@@ -42,7 +42,7 @@ async def harness_on(repo: SessionRepo, provider: ScriptedProvider, **options: o
         session=session,
         models=ModelRegistry([provider], [SCRIPTED_MODEL]),
         model=SCRIPTED_MODEL,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return created.harness
 
@@ -143,7 +143,7 @@ async def test_what_cannot_become_a_user_message_is_refused_with_nothing_written
     bad: object, repo: MemorySessionRepo
 ) -> None:
     async with await harness_on(repo, ScriptedProvider()) as harness:
-        result = await harness.prompt(bad)  # type: ignore[arg-type]
+        result = await harness.prompt(bad)
         assert isinstance(result, Err)
         assert isinstance(result.error, InvalidMessage)
         assert await harness.session.find_entries() == []
@@ -165,7 +165,7 @@ async def test_a_model_that_the_path_names_and_nobody_knows_is_refused(repo: Mem
     session = await repo.create()
     other = Model(provider="other", id="x", api="scripted")
     options = {"session": session, "models": ModelRegistry([ScriptedProvider(answers=["Hi."])])}
-    created = await AgentHarness.create(**options, model=other)  # type: ignore[arg-type]
+    created = await AgentHarness.create(**options, model=other)
     await created.harness.prompt("Go.")
     await created.harness.close()
     session = await repo.open(session.id)
@@ -225,7 +225,7 @@ async def configured(repo: MemorySessionRepo, provider: ScriptedProvider, **opti
         models=ModelRegistry([provider], [SCRIPTED_MODEL, OTHER]),
         model=SCRIPTED_MODEL,
         tools=[tool_named("measure"), tool_named("water")],
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return created.harness
 

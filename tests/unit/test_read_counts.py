@@ -153,7 +153,7 @@ async def cost_of_newest(session: Session, count: Count, size: int) -> dict[str,
         {"stop_at_type": "compaction"},
         {"cursor": size - 99},
     ):
-        costs[str([*query])] = await count(lambda query=query: newest(**query))  # type: ignore[misc]
+        costs[str([*query])] = await count(lambda query=query: newest(**query))
         first = size - 100 if "cursor" in query else size
         assert found == [f"e{number}" for number in range(first, first - 20, -1)]
     return costs

@@ -98,7 +98,7 @@ async def open_harness(session: Session, case: Case, drive: str) -> AgentHarness
         tools=[reporting_tool("measure"), waiting_tool()],
         retry=RetryPolicy(max_attempts=3),
         clock=ManualClock(),
-        drive=drive,  # type: ignore[arg-type]
+        drive=drive,
     )
     return created.harness
 
@@ -315,7 +315,7 @@ def assert_steady(case: Case, followers: Followers) -> None:
 
 async def drive(harness: AgentHarness, case: Case, followers: Followers) -> int:
     """Release everything, one action at a time, with one more follower per action."""
-    work = await start(case.act(harness))  # type: ignore[arg-type]
+    work = await start(case.act(harness))
     released = 0
     while not work.done():
         followers.require()
@@ -378,7 +378,7 @@ async def test_the_same_holds_when_nothing_parks(name: str, repo: SessionRepo) -
         await case.before(Prefix(session))
     harness = await open_harness(session, case, "automatic")
     async with Followers(harness) as followers:
-        work = await start(case.act(harness))  # type: ignore[arg-type]
+        work = await start(case.act(harness))
         if name == "abort while a tool runs":
             while "tool_update" not in [event.type for event in followers.all[0].seen]:
                 followers.require()
@@ -454,7 +454,7 @@ RUNNING = reduce_lane_snapshot(EMPTY, RunStart(lane="main", run_id="r1", started
 
 
 def entry(entry_id: str, seq: int, parent: str | None, body: object = None) -> Entry:
-    return Entry(id=entry_id, seq=seq, parent_id=parent, timestamp=1, body=body or CustomBody(custom_type="n"))  # type: ignore[arg-type]
+    return Entry(id=entry_id, seq=seq, parent_id=parent, timestamp=1, body=body or CustomBody(custom_type="n"))
 
 
 def test_another_lanes_events_change_nothing() -> None:

@@ -257,10 +257,10 @@ async def test_the_connections_have_the_safe_settings(tmp_path: Path) -> None:
         return {name: conn.execute(f"PRAGMA {name}").fetchone()[0] for name in (*names, "query_only")}
 
     for durability, level in (("process", 1), ("power", 2)):
-        repo = SqliteSessionRepo(tmp_path / f"{durability}.db", durability=durability)  # type: ignore[arg-type]
+        repo = SqliteSessionRepo(tmp_path / f"{durability}.db", durability=durability)
         async with await repo.create(id="s") as session:
             database = database_of(session)
-            writing = await database.write(settings, durability=durability)  # type: ignore[arg-type]
+            writing = await database.write(settings, durability=durability)
             reading = await database.read(settings)
         await repo.close()
         assert writing == {

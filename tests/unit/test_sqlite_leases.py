@@ -63,7 +63,7 @@ def take(
 
 
 def taken(conn: sqlite3.Connection, name: str, **options: object) -> Lease:
-    lease = take(conn, name, **options)  # type: ignore[arg-type]
+    lease = take(conn, name, **options)
     assert isinstance(lease, Lease)
     return lease
 

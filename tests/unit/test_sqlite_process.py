@@ -100,7 +100,7 @@ def test_a_write_in_flight_when_the_loop_ends_is_known_to_the_next_loop(tmp_path
         pending = asyncio.ensure_future(
             session.append_entry(user("b"), "main", on_commit=lambda entry: seen.append(entry.seq))
         )
-        while not storage_of(session)._database._writer._queue.empty():  # type: ignore[union-attr]
+        while not storage_of(session)._database._writer._queue.empty():
             await asyncio.sleep(0)
         assert pending is not None
         return session
@@ -218,7 +218,7 @@ async def test_every_repository_of_a_file_shares_one_writing_connection(tmp_path
     async with await one.create(id="a") as a, await two.create(id="b") as b:
         assert database_of(a) is database_of(b)
         writers = [thread for thread in threading.enumerate() if thread.name == "sqlite-writer" and thread.is_alive()]
-        mine = {database_of(a)._writer._thread} & set(writers)  # type: ignore[union-attr]
+        mine = {database_of(a)._writer._thread} & set(writers)
         assert len(mine) == 1
         await one.close()
         await b.append_entry(user("x"), "main")  # the sessions keep it open
@@ -254,7 +254,7 @@ async def test_a_new_writer_waits_until_the_old_one_of_the_same_file_has_closed(
     await asyncio.wait([creating], timeout=0.3)
     assert not creating.done()
     assert new._database is not database
-    assert new._database._writer._conn is None  # type: ignore[union-attr]
+    assert new._database._writer._conn is None
     gate.set()
     await held
     await closing

@@ -128,7 +128,7 @@ async def test_text_from_outside_is_a_value_wherever_it_goes(repo: SqliteSession
         assert (await repo.list(cwd=payload) if "\x00" not in payload else []) == []
         for bad in ({"order": payload}, {"type": payload}, {"limit": payload}):
             with pytest.raises(SessionError):
-                await session.find_entries(**bad)  # type: ignore[arg-type]
+                await session.find_entries(**bad)
         assert len(await session.get_log()) >= 5
 
 
@@ -160,7 +160,7 @@ def conn() -> Iterator[sqlite3.Connection]:
 
 
 def plan(conn: sqlite3.Connection, sql: str, params: object) -> list[str]:
-    return [row[3] for row in conn.execute("EXPLAIN QUERY PLAN " + sql, params)]  # type: ignore[call-overload]
+    return [row[3] for row in conn.execute("EXPLAIN QUERY PLAN " + sql, params)]
 
 
 RESTORE: dict[str, tuple[tuple[str, object], str]] = {

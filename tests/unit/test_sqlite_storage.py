@@ -464,7 +464,7 @@ async def test_records_are_found_by_lane_type_operation_kind_and_sequence(sessio
     await session.append_record(record("q1", queued, "side"))
 
     async def ids(**query: object) -> list[str]:
-        return [found.id for found in await session.find_records(**query)]  # type: ignore[arg-type]
+        return [found.id for found in await session.find_records(**query)]
 
     assert await ids() == ["q1", "t2", "t1", "run"]
     assert await ids(order="oldestFirst", limit=2) == ["run", "t1"]

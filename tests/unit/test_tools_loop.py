@@ -209,16 +209,16 @@ async def test_a_run_goes_on_after_a_tool_that_was_cancelled_from_inside(repo: S
 
 RESULTS: list[tuple[Any, bool, str]] = [
     (AgentToolResult(content=(TextContent(text="a\ud800b"),)), False, "a\ufffdb"),
-    (AgentToolResult(content=[TextContent(text="list")]), False, "list"),  # type: ignore[arg-type]
-    (AgentToolResult(content=None), False, ""),  # type: ignore[arg-type]
-    (AgentToolResult(content="text"), True, "cannot be kept"),  # type: ignore[arg-type]
-    (AgentToolResult(content=(5,)), True, "cannot be kept"),  # type: ignore[arg-type]
+    (AgentToolResult(content=[TextContent(text="list")]), False, "list"),
+    (AgentToolResult(content=None), False, ""),
+    (AgentToolResult(content="text"), True, "cannot be kept"),
+    (AgentToolResult(content=(5,)), True, "cannot be kept"),
     (AgentToolResult(content=(ImageContent(data="\ud800", mime_type="image/png"),)), True, "cannot be kept"),
     (AgentToolResult(details={"when": object()}), True, "$.details.when"),
     (AgentToolResult(details={"n": 2**70}), True, "$.details.n"),
-    (AgentToolResult(details={1: "x"}), True, "cannot be kept"),  # type: ignore[dict-item]
+    (AgentToolResult(details={1: "x"}), True, "cannot be kept"),
     (AgentToolResult(usage=Usage(input=float("nan"))), True, "cannot be kept"),
-    (AgentToolResult(terminate="yes"), True, "cannot be kept"),  # type: ignore[arg-type]
+    (AgentToolResult(terminate="yes"), True, "cannot be kept"),
     ({"content": []}, True, "dict"),
     (None, True, "NoneType"),
 ]

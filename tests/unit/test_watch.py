@@ -274,7 +274,7 @@ async def test_no_listener_changes_a_run(make: Callable[[Rig], Listener]) -> Non
 async def test_a_listener_that_throws_is_reported_without_its_text_and_served_on() -> None:
     rig = await one_tool_rig()
     reported: list[HandlerError] = []
-    rig.harness.events.on("handler_error", reported.append)  # type: ignore[arg-type]
+    rig.harness.events.on("handler_error", reported.append)
     calls: list[HarnessEvent] = []
 
     def listener(event: HarnessEvent) -> None:

@@ -42,7 +42,7 @@ class PathView:
 
 async def context_of(entries: Sequence[Entry], leaf_id: str | None) -> Raw:
     """The context of a leaf in the form of the oracles."""
-    context: Context = await build_context(PathView(entries, leaf_id), leaf_id)  # type: ignore[arg-type]
+    context: Context = await build_context(PathView(entries, leaf_id), leaf_id)
     model = context.model
     return {
         "messages": [dump(message) for message in context.messages],

@@ -131,7 +131,7 @@ def tool(
 
 def _routine(source: ToolSource) -> object:
     """The function or method behind a callable object."""
-    return source if inspect.isroutine(source) else getattr(source, "__call__", source)  # noqa: B004
+    return source if inspect.isroutine(source) else getattr(source, "__call__", source)  # noqa: B004 - which, not whether
 
 
 def _docstring(source: ToolSource) -> str | None:

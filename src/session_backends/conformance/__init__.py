@@ -15,6 +15,7 @@ needs Hypothesis: `session_backends.conformance.machine.parity_machine`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,12 +57,12 @@ def _test(case: Case) -> Callable[["BackendConformance", Path], None]:
     return test
 
 
-class BackendConformance:
+class BackendConformance(ABC):
     """Derive from it and implement `make_repo`: pytest then finds one test for each case."""
 
+    @abstractmethod
     def make_repo(self, directory: Path) -> SessionRepo:
         """A repository over an empty store; `directory` is empty, for backends that keep files."""
-        raise NotImplementedError
 
 
 for _case in CASES:

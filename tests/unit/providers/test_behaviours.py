@@ -430,7 +430,7 @@ async def test_a_consumer_that_leaves_early_closes_the_socket(adapter: Adapter) 
             async for event in stream:
                 if isinstance(event, StreamDelta):
                     break
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         async with asyncio.timeout(1):
             await s.closed.wait()
 

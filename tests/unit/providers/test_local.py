@@ -67,7 +67,7 @@ async def ask(
     **options: object,
 ) -> list[AssistantMessageEvent]:
     context = ProviderContext(messages=[UserMessage(content=text, timestamp=0)], tools=tools)
-    asked = StreamOptions(**{"max_tokens": 40, "temperature": 0.0, **options})  # type: ignore[arg-type]
+    asked = StreamOptions(**{"max_tokens": 40, "temperature": 0.0, **options})
     request = RequestContext(signal=signal or AbortSignal())
     return [event async for event in provider.stream(model, context, asked, request)]
 

@@ -215,7 +215,7 @@ async def test_a_backend_that_fails_at_every_call_does_not_reach_the_work() -> N
             calls.append(args)
             raise RuntimeError("backend")
 
-        set_attributes = add_event = set_status = end = _fail  # type: ignore[assignment]
+        set_attributes = add_event = set_status = end = _fail
 
     class Tracer(trace.NoOpTracer):
         def start_span(self, *args: Any, **kwargs: Any) -> trace.Span:

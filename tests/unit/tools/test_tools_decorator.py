@@ -107,7 +107,7 @@ async def test_a_parameter_of_type_tool_invocation_receives_it() -> None:
         return f"{call.tool_call_id} {call.context} {n}"
 
     seen: list[AgentToolResult] = []
-    assert list(who.parameters["properties"]) == ["n"]  # type: ignore[call-overload, arg-type]
+    assert list(who.parameters["properties"]) == ["n"]
     assert text_of(await invoke(who, {"n": 1}, context="ctx", update=seen.append)) == "call-1 ctx 1"
     assert seen == [AgentToolResult()]
 
@@ -208,7 +208,7 @@ def no_docs(a: int) -> str:
     return str(a)
 
 
-def unannotated(a) -> str:  # type: ignore[no-untyped-def]
+def unannotated(a) -> str:
     """Documented."""
     return str(a)
 
@@ -228,12 +228,12 @@ def positional(a: int, /) -> str:
     return str(a)
 
 
-def unknown_type(a: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
+def unknown_type(a: "Nowhere") -> str:  # noqa: F821
     """Documented."""
     return str(a)
 
 
-def no_schema(a: threading.Lock) -> str:  # type: ignore[valid-type]
+def no_schema(a: threading.Lock) -> str:
     """Documented."""
     return str(a)
 
@@ -243,7 +243,7 @@ def no_json_schema(a: Callable[[], int]) -> str:
     return str(a)
 
 
-def wrong_default(a: int = "x") -> str:  # type: ignore[assignment]
+def wrong_default(a: int = "x") -> str:
     """Documented."""
     return str(a)
 
@@ -251,7 +251,7 @@ def wrong_default(a: int = "x") -> str:  # type: ignore[assignment]
 NOT_JSON = object()
 
 
-def no_json_default(a: Point | None = NOT_JSON) -> str:  # type: ignore[assignment]
+def no_json_default(a: Point | None = NOT_JSON) -> str:
     """Documented."""
     return str(a)
 
@@ -266,7 +266,7 @@ def two_invocations(a: ToolInvocation, b: ToolInvocation) -> str:
     return str((a, b))
 
 
-def generator(a: int):  # type: ignore[no-untyped-def]
+def generator(a: int):
     """Documented."""
     yield a
 
@@ -329,7 +329,7 @@ def test_a_wrapped_function_keeps_its_signature() -> None:
         """Wrapped."""
         return str(a)
 
-    assert list(f.parameters["properties"]) == ["a"]  # type: ignore[call-overload, arg-type]
+    assert list(f.parameters["properties"]) == ["a"]
 
 
 async def test_textual_annotations_are_resolved_also_those_of_local_types() -> None:
