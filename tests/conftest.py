@@ -8,6 +8,7 @@ import pytest
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import observe
 from tests.support.backends import BACKENDS, make_repo
+from tests.support.discretion import listening
 from tests.support.laws import Laws
 
 
@@ -15,9 +16,10 @@ from tests.support.laws import Laws
 def laws() -> Iterator[Laws]:
     """Watches every session and every request of the test, and fails it for a law that was broken."""
     watching = Laws()
-    with observe(watching):
+    with observe(watching), listening(watching.discretion.tell):
         yield watching
     assert watching.broken == []
+    assert watching.discretion.leaks() == []
 
 
 @pytest.fixture(params=BACKENDS)

@@ -1,4 +1,5 @@
-"""Laws that hold in every test: contexts grow at their tail (A-8), and a session's cost is the sum of its ledger.
+"""Laws that hold in every test: contexts grow at their tail (A-8), a session's cost is the sum of its ledger, and what
+is said in a conversation is told nowhere else.
 
 The observer notes what is broken; the fixture in `tests/conftest.py` fails the test that broke it.
 """
@@ -15,6 +16,7 @@ from agent_harness.types.entries import Entry
 from agent_harness.types.messages import AgentMessage, CompactionSummaryMessage, Usage
 from agent_harness.types.records import LaneRecord
 from agent_harness.types.usage import add_usage
+from tests.support.discretion import Discretion
 
 T = TypeVar("T")
 
@@ -36,12 +38,14 @@ class Laws:
     compared: int = 0  # requests that had one before them to extend
     usages: int = 0
     broken: list[str] = field(default_factory=list)
+    discretion: Discretion = field(default_factory=Discretion)
     _watched: dict[int, Watched] = field(default_factory=dict)
 
     def opened(self, storage: SessionStorage) -> None:
         self._watched[id(storage)] = Watched(storage, at_once(storage.get_stats()).usage)
 
     def committed(self, storage: SessionStorage, item: Entry | LaneRecord | int) -> None:
+        self.discretion.heard(item)
         watched = self._watched[id(storage)]
         if isinstance(item, LaneRecord) and item.body.type == "usage":
             self.usages += 1

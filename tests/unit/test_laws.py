@@ -1,14 +1,17 @@
 """The laws that the global fixture watches are really watched, in every kind of test."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
 from agent_harness import Session
+from agent_harness.errors import HarnessFault, SessionError
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import SessionStats, SessionStorage
+from agent_harness.telemetry.context import NOOP, SpanError, SpanStatus
 from agent_harness.testing import ObservedRequest, answer, call
 from agent_harness.types.messages import AgentMessage, CompactionSummaryMessage, Usage, UserMessage
 from agent_harness.types.state import ModelRef
@@ -114,3 +117,28 @@ async def test_a_session_that_forgets_a_cost_is_noted(repo: SessionRepo) -> None
     await rig.harness.close()
     await repo.close()
     assert len(noting.broken) == 1
+
+
+TOLD_BY = {
+    "span": lambda text: NOOP.set_attributes({"what": text}),
+    "event": lambda text: NOOP.add_event("seen", {"what": text}),
+    "status": lambda text: NOOP.set_status(SpanStatus(status="error", error=SpanError(name="E", message=text))),
+    "log": lambda text: logging.getLogger("agent_harness.any").debug("it said %s", text),
+    "error": lambda text: SessionError(f"no session for {text}"),
+    "fault": lambda text: HarnessFault(f"after {text}"),
+}
+
+
+@pytest.mark.parametrize("where", TOLD_BY)
+async def test_a_text_of_the_conversation_that_is_told_elsewhere_is_found(where: str, laws: Laws) -> None:
+    session = await MemorySessionRepo().create()
+    rig = await open_rig(session, answer(calls=[call("measure", {"bed": ["a secret bed"]})]), "A long answer.")
+    (await rig.harness.prompt("a long question")).unwrap()
+    await rig.harness.close()
+    assert laws.discretion.leaks() == []
+    assert {"a long question", "a secret bed", "A long answer."} <= laws.discretion.said
+    assert any("pi.harness" in told for told in laws.discretion.told)
+    for text in ("a long question", "a secret bed", "A long answer."):
+        TOLD_BY[where](text)
+    assert laws.discretion.leaks() == ["A long answer.", "a long question", "a secret bed"]
+    laws.discretion.told.clear()
