@@ -77,7 +77,6 @@ class _World:
     executions: Counter[str] = field(default_factory=Counter[str])  # by the call's own token
     requests: int = 0
     tokens: int = 0
-    finished: set[str] = field(default_factory=set[str])  # tokens whose tool returned
 
     def token(self) -> str:
         self.tokens += 1
@@ -124,7 +123,6 @@ def _tools(world: _World) -> list[AgentTool]:
     async def count(invocation: ToolInvocation) -> AgentToolResult:
         token = str(invocation.args["token"])
         world.executions[token] += 1
-        world.finished.add(token)
         return AgentToolResult(content=(TextContent(text=token),))
 
     async def boom(invocation: ToolInvocation) -> AgentToolResult:
@@ -238,16 +236,15 @@ class Simulation:
         self._texts += 1
         return f"input {self._texts}"
 
-    async def _call(self, work: "asyncio.Task[object]") -> None:
+    async def _call(self, lane: AgentLane, work: "asyncio.Task[object]") -> None:
         self._calls.append(work)
-        for _ in range(8):  # let the admission happen; the operation itself is parked at its first action
-            await asyncio.sleep(0)
+        await lane.peek_action()  # returns when the admission is over and the operation, if any, is parked
 
     async def _move_prompt(self) -> None:
         lane, text = await self._lane(), self._text()
         work = await start(lane.prompt(text))
         work.add_done_callback(lambda done: self._prompted(text, done))
-        await self._call(work)
+        await self._call(lane, work)
 
     def _prompted(self, text: str, done: asyncio.Task[RunResult]) -> None:
         """An outcome proves the acceptance; whoever crashed first reads it off the records at the end."""
@@ -303,11 +300,11 @@ class Simulation:
 
     async def _move_resume(self) -> None:
         lane = await self._lane()
-        await self._call(await start(lane.resume()))
+        await self._call(lane, await start(lane.resume()))
 
     async def _move_compact(self) -> None:
         lane = await self._lane()
-        await self._call(await start(lane.compact()))
+        await self._call(lane, await start(lane.compact()))
 
     async def _move_navigate(self) -> None:
         lane = await self._lane()
@@ -315,7 +312,7 @@ class Simulation:
         entries = await self._session.find_entries(limit=20)
         if entries:
             target = self._random.choice(entries)
-            await self._call(await start(lane.navigate_tree(target.id)))
+            await self._call(lane, await start(lane.navigate_tree(target.id)))
 
     async def _move_fault(self) -> None:
         if self._break_next_write is not None:
@@ -428,11 +425,8 @@ class Simulation:
             assert count == 1 or replay[token] == "safe", f"call {token} ran {count} times"
 
     def _check_results(self, messages: "list[object]") -> None:
-        calls = Counter[tuple[int, str]]()
-        for message in messages:
-            if isinstance(message, ToolResultMessage) and _text_of(message).startswith("t"):
-                calls[(0, _text_of(message))] += 1
-        repeated = [text for (_, text), count in calls.items() if count > 1]
+        texts = Counter(_text_of(message) for message in messages if isinstance(message, ToolResultMessage))
+        repeated = [text for text, count in texts.items() if text.startswith("t") and count > 1]
         assert repeated == [], f"results {repeated} were delivered twice"
 
     def _check_input(self, entries_text: set[str]) -> None:
