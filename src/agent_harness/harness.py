@@ -43,7 +43,8 @@ from .outcomes import (
 from .providers.base import Model, Models, StreamOptions
 from .result import Err, Ok, Result
 from .session.core import check_name
-from .session.session import MAIN, Session
+from .session.session import Session
+from .session.storage import MAIN
 from .settings import QUEUE_MODES, Settings, check_choice, tool_registry
 from .telemetry.attributes import WriteStart
 from .telemetry.context import NOOP, TelemetryContext
@@ -129,7 +130,7 @@ class AgentHarness(AgentLane):
         events = Events(telemetry_context)
         env = Environment(
             session=session,
-            models=_with_default(models, model),
+            models=_WithDefault(models, model),
             model=model,
             thinking_level=thinking_level,
             default_tool_names=None if active_tool_names is None else tuple(active_tool_names),
@@ -425,10 +426,6 @@ class _WithDefault:
 
     def find(self, ref: ModelRef) -> Model | None:
         return self._models.find(ref) or (self._model if ref == self._model.ref else None)
-
-
-def _with_default(models: Models, model: Model) -> Models:
-    return _WithDefault(models, model)
 
 
 def _lane_info(runtime: LaneRuntime) -> LaneInfo:

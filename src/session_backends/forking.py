@@ -7,12 +7,11 @@ from typing import assert_never
 from agent_harness.errors import UnknownEntry
 from agent_harness.session.repo import BranchFork, ForkOptions
 from agent_harness.session.session import Session
-from agent_harness.session.storage import EntryItem, LabelItem, LaneItem, LanePointer, LogItem, NameItem
+from agent_harness.session.storage import MAIN, EntryItem, LabelItem, LaneItem, LanePointer, LogItem, NameItem
 from agent_harness.types.codec import dump_entry, encode
 from agent_harness.types.entries import Entry
 
 from .staging import Mutation
-from .state import MAIN
 
 
 async def fork_of(source: Session, options: ForkOptions) -> list[Mutation]:

@@ -15,6 +15,7 @@ from agent_harness.errors import UnknownEntry
 from agent_harness.session.queries import BranchBounds, EntryQuery, RecordQuery
 from agent_harness.session.stats import count_entry, count_record
 from agent_harness.session.storage import (
+    MAIN,
     EntryItem,
     LabelItem,
     LaneItem,
@@ -30,7 +31,6 @@ from agent_harness.types.records import LaneRecord, OperationKind, OperationStar
 
 from .staging import Mutation, open_after
 
-MAIN = "main"
 _SLOT = {entry_type: slot for slot, entry_type in enumerate(get_args(EntryType))}
 
 

@@ -21,7 +21,8 @@ from ..lanes.surface import AgentLane
 from ..outcomes import CreateLaneRejected, LaneBusy, LaneExists, NothingToResume, OperationOutcome, RunSuspended
 from ..result import Err, Ok, Result
 from ..session.repo import SessionRepo
-from ..session.session import MAIN, Session
+from ..session.session import Session
+from ..session.storage import MAIN
 from ..types.json import JsonValue
 from ..types.messages import AssistantMessage, TextContent, Usage
 from ..types.records import LaneRecord, OperationFinished

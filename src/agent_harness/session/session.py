@@ -16,11 +16,9 @@ from ..types.state import ModelRef
 from .core import MessageValidator, SessionCore
 from .observing import ObservedRequest
 from .queries import Order, RecordQuery
-from .storage import Diagnostic, LanePointer, LogItem, OnEntry, OnRecord, OnSeq, SessionMetadata, SessionStorage
+from .storage import MAIN, Diagnostic, LanePointer, LogItem, OnEntry, OnRecord, OnSeq, SessionMetadata, SessionStorage
 from .verify import Finding, verify_session
 from .views import LaneView
-
-MAIN = "main"
 
 
 class Session(LaneView):

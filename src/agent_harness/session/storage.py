@@ -18,6 +18,9 @@ from .queries import BranchBounds, EntryQuery, RecordQuery
 Durability: TypeAlias = Literal["process", "power"]
 """`process`: a resolved write survives a crash of the process; `power`: it survives power loss (decisions §5)."""
 
+MAIN = "main"
+"""The lane that every session has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionMetadata:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent_harness.session.storage import RecordItem, SessionMetadata, SessionStats
+from agent_harness.session.storage import MAIN, RecordItem, SessionMetadata, SessionStats
 from agent_harness.types.clock import WallClock
 from agent_harness.types.codec import encode, seal_record
 from agent_harness.types.ids import IdGenerator
@@ -16,7 +16,7 @@ from agent_harness.types.messages import Usage
 from agent_harness.types.records import AdjustmentUsage, NewRecord
 
 from ..staging import Mutation, Staged
-from ..state import MAIN, SessionState
+from ..state import SessionState
 from ..write_queue import Draft
 from .files import FileOps, read_all, write_new
 from .lines import line_of

@@ -8,6 +8,7 @@ from typing import cast
 
 from agent_harness.errors import CorruptSession, InvalidWrite, UnsupportedFormat
 from agent_harness.session.storage import (
+    MAIN,
     Diagnostic,
     EntryItem,
     LabelItem,
@@ -22,7 +23,7 @@ from agent_harness.types.json import JsonValue
 from agent_harness.types.messages import Usage
 
 from ..staging import Mutation, check
-from ..state import MAIN, SessionState
+from ..state import SessionState
 from .lines import MAX_LINE, LineError, at_line, decode_header, decode_line, trim
 from .v3 import V3Session, normalise
 

@@ -10,6 +10,7 @@ from typing import assert_never
 from agent_harness.errors import DuplicateId, LaneAlreadyExists, OperationOpen, UnknownEntry, UnknownLane
 from agent_harness.session.stats import count_entry, count_record
 from agent_harness.session.storage import (
+    MAIN,
     EntryItem,
     LabelItem,
     LaneItem,
@@ -27,8 +28,6 @@ from agent_harness.types.records import LaneRecord, NewRecord, OperationFinished
 from . import branches
 from .queries import load_stats
 from .schema import SESSION_TABLES
-
-MAIN = "main"
 
 _COLUMNS = frozenset({"parentId", "seq", "timestamp"})
 """What storage assigned: in columns, not in the payload."""

@@ -19,7 +19,7 @@ from agent_harness.types.clock import SystemWallClock, WallClock
 from agent_harness.types.ids import IdGenerator, Uuid7Ids
 from agent_harness.types.json import JsonValue
 
-from ..creation import check_session_id, new_metadata
+from ..creation import absolute, check_session_id, new_metadata
 from ..forking import fork_of
 from . import branches, leases, mutations, queries
 from .copying import copy_database
@@ -98,7 +98,7 @@ class SqliteSessionRepo:
 
     async def list(self, *, cwd: str | None = None) -> list[SessionMetadata]:
         """See `SessionRepo`; reads the catalogue only, never a claim."""
-        wanted = None if cwd is None else _absolute(cwd)
+        wanted = absolute(cwd)
         database = await self._use()
         if database is None:
             return []
@@ -305,10 +305,6 @@ class SqliteSessionRepo:
         return SqliteStorage(
             retain(database), metadata, live, clock=self._clock, durability=self._durability, lease=lease
         )
-
-
-def _absolute(cwd: str) -> str:
-    return os.path.abspath(cwd)
 
 
 def from_url(

@@ -9,7 +9,8 @@ from ...events.bus import Listener
 from ...harness import AgentHarness
 from ...outcomes import SuspendedOperation
 from ...session.context import project_entries
-from ...session.session import MAIN, Session
+from ...session.session import Session
+from ...session.storage import MAIN
 from ...tools import coding_tools
 from ...types.entries import CompactionBody, Entry
 from ..models import Chosen, check_reachable, choose_model, settle_model

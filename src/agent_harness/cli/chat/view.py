@@ -7,7 +7,8 @@ from ...events.catalog import CompactionEnd, HarnessEvent, MessageEnd, MessageUp
 from ...events.wire import event_to_wire, suspended_to_wire
 from ...outcomes import SuspendedOperation
 from ...providers.base import StreamDelta
-from ...session.session import MAIN, Session
+from ...session.session import Session
+from ...session.storage import MAIN
 from ...types.codec import dump_entry
 from ...types.entries import Entry
 from ...types.json import JsonValue
