@@ -196,10 +196,6 @@ class Reads(Protocol):
         """Point lookup."""
         ...
 
-    async def branch(self, start: str | None) -> list[Entry]:
-        """The path from `start` to the root, newest first."""
-        ...
-
 
 class Effects(Protocol):
     """One method per crash site. The last argument is always the telemetry parent."""

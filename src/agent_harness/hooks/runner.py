@@ -21,7 +21,7 @@ from ..telemetry.spans import start_harness_span
 from ..telemetry.status import error_status
 from ..types.codec import dump, dump_object, load_message, load_tool_result, seal_entry
 from ..types.entries import ProvisionedEntry
-from ..types.json import JsonValue, canon, check_text
+from ..types.json import DEPTH_OUTSIDE, JsonValue, canon, check_text
 from ..types.messages import AgentMessage, AssistantMessage, TextContent
 from ..types.structural import CompactResult, SummaryResult
 from ..types.tools import AgentToolResult
@@ -450,10 +450,6 @@ def _check_storable(result: object) -> None:
             raise TypeError("a follow-up is text")
         case _:
             pass
-
-
-DEPTH_OUTSIDE = 16
-"""Arrays and objects that an entry or a record may put around what a handler returns."""
 
 
 async def _invoke(registration: _Registration, event: object) -> object:

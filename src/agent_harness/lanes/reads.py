@@ -165,7 +165,3 @@ class LaneReads:
     async def get_entry(self, entry_id: str) -> Entry | None:
         """See `Reads`."""
         return await self._env.session.get_entry(entry_id)
-
-    async def branch(self, start: str | None) -> list[Entry]:
-        """See `Reads`."""
-        return [] if start is None else await self._env.session.find_entries_on_branch(start=start)

@@ -37,7 +37,7 @@ from ..types.tools import AgentTool
 from .provider_stream import Abandoned, NoAnswer, ProviderStream
 from .requests import Chunks, RequestSpan, record_answer, request_span
 
-DEPTH_OUTSIDE = 4
+DEPTH_AROUND_MESSAGE = 4
 """Arrays and objects that an entry or a record puts around a message."""
 
 Emit = Callable[[AssistantMessageEvent], None]
@@ -189,7 +189,7 @@ def presentable(delta: StreamDelta) -> StreamDelta:
 
 def _survives(message: AssistantMessage) -> bool:
     try:
-        load_message(canon(dump(message), depth=DEPTH_OUTSIDE))
+        load_message(canon(dump(message), depth=DEPTH_AROUND_MESSAGE))
     except (ValueError, TypeError, RecursionError):
         return False
     return True

@@ -11,6 +11,8 @@ from .agent_events import ToolExecutionEndEvent, ToolExecutionStartEvent, ToolEx
 from .event_stream import OrderedSink
 from .loop_config import AgentLoopConfig
 from .tools import (
+    ABORTED,
+    INTERRUPTED,
     Clearance,
     ResultPatch,
     ToolCallbacks,
@@ -20,9 +22,6 @@ from .tools import (
     execute_tool_call,
     finalize_tool_call,
 )
-
-INTERRUPTED = "The call was interrupted. It may have had effects; its result is not known."
-ABORTED = "The call was aborted before it started."
 
 
 async def run_reported_batch(

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..abort_signal import AbortSignal
+from ..providers.arguments import INVALID_ARGUMENTS
 from ..types.codec import dump_object, encode, load_tool_result
-from ..types.json import MAX_BYTES, InvalidJson, JsonValue, canon, replace_surrogates
+from ..types.json import DEPTH_OUTSIDE, MAX_BYTES, InvalidJson, JsonValue, canon, replace_surrogates
 from ..types.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserContent
 from ..types.tools import (
     AgentTool,
@@ -29,15 +30,12 @@ from ..types.tools import (
 CANCEL_GRACE_SECONDS = 5.0
 """How long a cancelled tool may take to clean up before its result is given up."""
 
-DEPTH_OUTSIDE = 16
-"""Arrays and objects that records and entries may put around a tool's arguments or result."""
-
 MAX_RESULT_BYTES = MAX_BYTES - 64 * 1024
 """Largest result, in bytes of JSON; what is around it in an entry must fit as well."""
 
 TRUNCATED = "The response was truncated before completion, so this call was not executed."
-INVALID_ARGUMENTS = "invalidArguments"
-"""Key in `ToolCall.extra` under which an adapter says that the provider's argument text was no JSON object."""
+INTERRUPTED = "The call was interrupted. It may have had effects; its result is not known."
+ABORTED = "The call was aborted before it started."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +275,13 @@ async def finalize_tool_call(
     )
 
 
+def finalized_refusal(outcome: ImmediateOutcome) -> FinalizedToolCall:
+    """A call that was answered instead of executed: unknown, invalid, blocked or truncated."""
+    return FinalizedToolCall(
+        tool_call=outcome.tool_call, tool_index=outcome.tool_index, result=outcome.result, is_error=True
+    )
+
+
 def create_error_tool_result(text: str) -> AgentToolResult:
     """A result that says what went wrong."""
     return AgentToolResult(content=(TextContent(text=replace_surrogates(text)),))
@@ -349,7 +354,7 @@ class _Batch:
     async def truncate(self) -> None:
         for index, call in enumerate(self._calls):
             await self._announce(call, index)
-            await self._deliver(_immediate(_refused(call, index, TRUNCATED)))
+            await self._deliver(finalized_refusal(_refused(call, index, TRUNCATED)))
 
     async def run_sequential(self) -> None:
         for index, call in enumerate(self._calls):
@@ -357,7 +362,7 @@ class _Batch:
                 return
             cleared = await self._clear(call, index)
             if isinstance(cleared, ImmediateOutcome):
-                await self._deliver(_immediate(cleared))
+                await self._deliver(finalized_refusal(cleared))
                 continue
             executed = await self._callbacks.execute_tool(cleared)
             if executed.interrupted:
@@ -416,7 +421,7 @@ class _Batch:
         while position < len(cleared):
             item = cleared[position]
             if isinstance(item, ImmediateOutcome):
-                await self._deliver(_immediate(item))
+                await self._deliver(finalized_refusal(item))
             else:
                 executed = done.get(position)
                 if executed is None or executed.interrupted:
@@ -457,9 +462,3 @@ class _Batch:
 
 def _note(settled: asyncio.Queue[int], index: int, _task: asyncio.Task[ExecutedToolCall]) -> None:
     settled.put_nowait(index)
-
-
-def _immediate(outcome: ImmediateOutcome) -> FinalizedToolCall:
-    return FinalizedToolCall(
-        tool_call=outcome.tool_call, tool_index=outcome.tool_index, result=outcome.result, is_error=True
-    )

@@ -12,12 +12,6 @@ from ..types.messages import (
 )
 from ..types.records import OperationError, RequestUsage, StepKind, ToolUsage
 from ..types.state import ModelRef
-from ..types.tools import AgentToolResult, FinalizedToolCall
-
-INTERRUPTED = "The call was interrupted. It may have had effects; its result is not known."
-NOT_KEPT = "The call finished, but its result was not kept."
-ABORTED = "The call was aborted before it started."
-TRUNCATED = "The response was truncated before completion, so this call was not executed."
 
 
 def assistant_entry(entry_id: str, message: AssistantMessage) -> ProvisionedEntry:
@@ -28,20 +22,6 @@ def assistant_entry(entry_id: str, message: AssistantMessage) -> ProvisionedEntr
 def user_entry(entry_id: str, text: str, now_ms: int) -> ProvisionedEntry:
     """A user message of plain text."""
     return ProvisionedEntry(id=entry_id, body=MessageBody(message=UserMessage(content=text, timestamp=now_ms)))
-
-
-def result_message(finalized: FinalizedToolCall, now_ms: int) -> ToolResultMessage:
-    """What the model reads of a finished call."""
-    result = finalized.result
-    return ToolResultMessage(
-        tool_call_id=finalized.tool_call.id,
-        tool_name=finalized.tool_call.name,
-        content=result.content,
-        details=result.details,
-        usage=result.usage,
-        is_error=finalized.is_error,
-        timestamp=now_ms,
-    )
 
 
 def result_entry(entry_id: str, message: ToolResultMessage, terminate: bool) -> ProvisionedEntry:
@@ -116,8 +96,3 @@ def terminal(message: AssistantMessage) -> TerminalStopReason:
 def tool_usage(run_id: str, entry_id: str, call_id: str, usage: Usage) -> ToolUsage:
     """The ledger's record of a tool's nested model work."""
     return ToolUsage(run_id=run_id, entry_id=entry_id, tool_call_id=call_id, usage=usage)
-
-
-def error_result(text: str) -> AgentToolResult:
-    """A tool result that says what went wrong."""
-    return AgentToolResult(content=(TextContent(text=text),))

@@ -10,7 +10,6 @@ from ..outcomes import RunCompleted, RunFailed, RunOutcome, RunSuspended
 from ..reducer.predicates import ended_by_abort, has_pending_input, has_pending_work, needs_assistant, pick
 from ..telemetry.context import TelemetryContext
 from ..types.entries import ProvisionedEntry
-from ..types.messages import AssistantMessage
 from ..types.records import CompactionReason, OperationError
 from . import signals
 from .abort import abort_path
@@ -217,10 +216,7 @@ class _Run:
     async def _reconcile(self) -> None:
         batch = self._reads.op.tool_batch
         assert batch is not None
-        entry = await self._reads.get_entry(batch.assistant_entry_id)
-        assert entry is not None
-        assert isinstance(entry.message, AssistantMessage)
-        await reconcile_tool_batch(self._fx, batch, entry.message, self._parent)
+        await reconcile_tool_batch(self._fx, batch, self._parent)
         if self._reads.aborting:
             raise signals.Aborted
 

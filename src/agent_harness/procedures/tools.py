@@ -9,11 +9,17 @@ from ..effects.base import Effects
 from ..events.catalog import ToolEnd, ToolStart
 from ..hooks.catalog import AfterTool, BeforeTool
 from ..loop.tools import (
+    ABORTED,
+    INTERRUPTED,
+    TRUNCATED,
     Clearance,
     ResultPatch,
     ToolCallbacks,
+    create_error_tool_result,
+    create_tool_result_message,
     execute_tool_batch,
     finalize_tool_call,
+    finalized_refusal,
     prepare_tool_call,
 )
 from ..telemetry.context import TelemetryContext
@@ -31,17 +37,9 @@ from ..types.tools import (
     PreparedToolCall,
 )
 from ..types.usage import usage_difference
-from .build import (
-    ABORTED,
-    INTERRUPTED,
-    NOT_KEPT,
-    TRUNCATED,
-    error_result,
-    result_entry,
-    result_message,
-    synthetic_message,
-    tool_usage,
-)
+from .build import result_entry, synthetic_message, tool_usage
+
+NOT_KEPT = "The call finished, but its result was not kept."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,7 +197,7 @@ class _BatchRunner:
         entry_id = self._result_ids.get(index) or reads.new_id()
         await self._adjust(index, entry_id, finalized.result.usage)
         terminate = finalized.result.terminate is True
-        message = result_message(finalized, reads.now_ms())
+        message = create_tool_result_message(finalized, reads.now_ms())
         self.announce(index, finalized.tool_call, finalized.tool_call.arguments)
         await self._deliver(index, result_entry(entry_id, message, terminate), message, finalized.result)
 
@@ -211,7 +209,7 @@ class _BatchRunner:
         self.announce(call.tool_index, call.tool_call, args)
         message = synthetic_message(call.tool_call, text, reads.now_ms())
         entry = result_entry(entry_id, message, terminate=False)
-        await self._deliver(call.tool_index, entry, message, error_result(text))
+        await self._deliver(call.tool_index, entry, message, create_error_tool_result(text))
 
     async def _deliver(
         self, index: int, entry: ProvisionedEntry, message: ToolResultMessage, result: AgentToolResult
@@ -254,9 +252,7 @@ class _BatchRunner:
 # Reconciliation ------------------------------------------------------------------------------------------------------
 
 
-async def reconcile_tool_batch(
-    fx: Effects, batch: ToolBatchState, assistant: AssistantMessage, parent: TelemetryContext
-) -> None:
+async def reconcile_tool_batch(fx: Effects, batch: ToolBatchState, parent: TelemetryContext) -> None:
     """Recovery of an unresolved batch: skip, finalize, re-execute, interrupt or run each call, in source order."""
     runner = _BatchRunner(fx, batch.assistant_entry_id, None, parent)
     for index in range(len(batch.calls)):
@@ -266,11 +262,11 @@ async def reconcile_tool_batch(
         if batch.truncated:
             await runner.synthesize(call, TRUNCATED)
         elif call.settled is not None:
-            await _finalize_settled(fx, runner, call, parent)
+            await _finalize_settled(fx, runner, call)
         elif call.started is not None:
-            await _replay_or_interrupt(fx, runner, call, parent)
+            await _replay_or_interrupt(fx, runner, call)
         else:
-            await _run_single(fx, runner, assistant, call)
+            await _run_single(fx, runner, call)
 
 
 def _current(fx: Effects, batch: ToolBatchState, index: int) -> ToolCallState:
@@ -280,27 +276,20 @@ def _current(fx: Effects, batch: ToolBatchState, index: int) -> ToolCallState:
     return source.calls[index]
 
 
-async def _run_single(fx: Effects, runner: _BatchRunner, assistant: AssistantMessage, call: ToolCallState) -> None:
+async def _run_single(fx: Effects, runner: _BatchRunner, call: ToolCallState) -> None:
     """X1, X2: nothing durable yet; the full path, with the original ordinal."""
     callbacks = runner.callbacks()
     tools = {tool.name: tool for tool in fx.reads.tools()}
     prepared = await prepare_tool_call(call.tool_call, call.tool_index, tools, callbacks)
     if not isinstance(prepared, PreparedToolCall):
-        if fx.reads.aborting:
-            return
-        await runner.finish(
-            FinalizedToolCall(
-                tool_call=call.tool_call, tool_index=call.tool_index, result=prepared.result, is_error=True
-            )
-        )
+        if not fx.reads.aborting:
+            await runner.finish(finalized_refusal(prepared))
         return
     await runner.start(prepared)
     await _execute(runner, prepared, callbacks)
 
 
-async def _replay_or_interrupt(
-    fx: Effects, runner: _BatchRunner, call: ToolCallState, parent: TelemetryContext
-) -> None:
+async def _replay_or_interrupt(fx: Effects, runner: _BatchRunner, call: ToolCallState) -> None:
     """X3, X4: the outcome is unknown. Replay only if the record and the current declaration both say safe."""
     started = _started(call)
     tool = fx.reads.tool(started.tool_name)
@@ -321,7 +310,7 @@ async def _execute(runner: _BatchRunner, prepared: PreparedToolCall, callbacks: 
     await runner.finish(await finalize_tool_call(prepared, executed, callbacks))
 
 
-async def _finalize_settled(fx: Effects, runner: _BatchRunner, call: ToolCallState, parent: TelemetryContext) -> None:
+async def _finalize_settled(fx: Effects, runner: _BatchRunner, call: ToolCallState) -> None:
     """The effect finished before the crash: phase 3 on its recorded result, never again the effect (A-4)."""
     started = _started(call)
     assert call.settled is not None
@@ -359,7 +348,7 @@ def _absent_tool(started: ToolStarted) -> AgentTool:
     """Stands for a tool that is no longer registered: only its name is read after it settled."""
 
     async def never(_invocation: object) -> AgentToolResult:
-        return error_result("not registered")
+        return create_error_tool_result("not registered")
 
     return AgentTool(name=started.tool_name, description="", parameters={}, execute=never)
 
@@ -375,6 +364,6 @@ async def abort_tool_batch(fx: Effects, parent: TelemetryContext, turn: Turn | N
         if call.result_exists:
             continue
         if call.settled is not None:
-            await _finalize_settled(fx, runner, call, parent)
+            await _finalize_settled(fx, runner, call)
         else:
             await runner.synthesize(call, INTERRUPTED if call.started is not None else ABORTED)

@@ -3,13 +3,10 @@
 import json
 from typing import Final, TypeAlias, cast
 
-from ..types.json import InvalidJson, JsonValue, canon, replace_surrogates
+from ..types.json import DEPTH_OUTSIDE, InvalidJson, JsonValue, canon, replace_surrogates
 
 INVALID_ARGUMENTS: Final = "invalidArguments"
 """Key in `ToolCall.extra`: why the model's arguments cannot be used. A call that carries it is never executed."""
-
-DEPTH_OUTSIDE = 16
-"""Arrays and objects that may lie around the arguments in an entry; they count towards the depth limit too."""
 
 Arguments: TypeAlias = dict[str, JsonValue]
 

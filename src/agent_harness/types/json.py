@@ -11,6 +11,9 @@ from pydantic import JsonValue as JsonValue
 MAX_DEPTH = 128
 """Deepest nesting of arrays and objects."""
 
+DEPTH_OUTSIDE = 16
+"""Arrays and objects that an entry or a record may put around a tool's arguments, a result or a handler's answer."""
+
 MAX_BYTES = 64 * 1024 * 1024
 """Largest encoded value, in bytes of UTF-8."""
 

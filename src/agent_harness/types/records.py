@@ -6,7 +6,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Discriminator, with_config
 
 from .entries import ProvisionedEntry
-from .json import JsonValue
 from .messages import AgentMessage, TerminalStopReason, Usage
 from .wire import WIRE, Absent, Bool, Int, Json, JsonObject
 
@@ -283,6 +282,3 @@ class LaneRecord:
     def run_id(self) -> str | None:
         """The operation this record belongs to: its own id for an `operation_started`."""
         return self.id if isinstance(self.body, OperationStarted) else self.body.run_id
-
-
-JsonData: TypeAlias = JsonValue

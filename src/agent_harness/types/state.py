@@ -1,7 +1,7 @@
 """Live lane state (harness-v2 §15, A-4, A-15): always equal to the reduction of the lane's facts."""
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from .entries import EntryType, ProvisionedEntry
 from .messages import AssistantMessage, DeferredHandle, TerminalStopReason, ThinkingLevel, ToolCall
@@ -153,6 +153,3 @@ class Reconfigured:
     """Fact: a closed navigation left the lane on another path, with this configuration."""
 
     configuration: EffectiveLaneConfiguration
-
-
-SuspendReason: TypeAlias = Literal["crash", "deferred"]
