@@ -17,6 +17,9 @@ class _Watch(Generic[S]):
 
     Without `max_buffer` a watch that is never consumed buffers without bound; `unsubscribe()` drops it, and so does
     leaving it as an async context manager.
+
+    Raises:
+        ValueError: `max_buffer` is below 1.
     """
 
     def __init__(

@@ -53,7 +53,11 @@ def answer(
     retry_after_ms: int | None = None,
     deferred: DeferredHandle | None = None,
 ) -> AssistantMessage:
-    """A scripted answer: text, calls, or an error (`error_code` "overloaded" is retryable, "auth" is not)."""
+    """A scripted answer: text, calls, or an error (`error_code` "overloaded" is retryable, "auth" is not).
+
+    Raises:
+        ValueError: there is no such `stop_reason`.
+    """
     reason = stop_reason or ("error" if error_message else "deferred" if deferred else "toolUse" if calls else "stop")
     message = AssistantMessage(
         content=((TextContent(text=text),) if text else ()) + tuple(calls),
@@ -142,7 +146,11 @@ class ScriptedProvider:
         return answer(given) if isinstance(given, str) else given
 
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, request: RequestContext) -> AssistantMessage:
-        """See `DeferredProvider`; raises when the script has no answer, which the harness turns into an error."""
+        """See `DeferredProvider`.
+
+        Raises:
+            LookupError: the script has no answer; the harness turns it into an error.
+        """
         if self.fetched >= len(self.fetches):
             raise LookupError("the script has no deferred answer")
         self.fetched += 1

@@ -89,7 +89,11 @@ class LaneView:
         self._lane = lane
 
     async def get_leaf_id(self) -> str | None:
-        """See `SessionTree`."""
+        """See `SessionTree`.
+
+        Raises:
+            UnknownLane: the session has no such lane.
+        """
         from ..errors import UnknownLane
 
         for pointer in await self._core.storage.get_lanes():

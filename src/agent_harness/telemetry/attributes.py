@@ -180,6 +180,7 @@ class SpanData(TypedDict, Generic[NameT, AttributesT]):
 
 
 AiSpanData: TypeAlias = SpanData[Literal["pi.ai.request"], AiRequestAttributes]
+"""A span of a request to a model."""
 HarnessSpanData: TypeAlias = (
     SpanData[Literal["pi.harness.run"], RunAttributes]
     | SpanData[Literal["pi.harness.compaction"], CompactionAttributes]
@@ -193,5 +194,6 @@ HarnessSpanData: TypeAlias = (
     | SpanData[Literal["pi.harness.event_handler"], EventHandlerStart]
     | SpanData[Literal["pi.session.write"], WriteAttributes]
 )
+"""A span of the harness's own work, told apart by `name`."""
 AgentSpanData: TypeAlias = AiSpanData | HarnessSpanData
 """Every span of the agent vocabulary, told apart by `name`."""
