@@ -1,8 +1,10 @@
 """Canaries planted in everything a conversation and its credentials consist of reach no span, log line or exception."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,11 +130,24 @@ async def test_a_run(repo: SessionRepo, leaks: Leaks) -> None:
     log = repr(await rig.session.get_log())
     # They were all there: the session has the content, the provider got the secrets.
     assert found(log, CONTENT) == [text for text in CONTENT if "system" not in text and "summary" not in text]
+    assert found(log, SECRETS) == []
     sent = repr([sent_with(request) for request in rig.provider.requests])
     assert found(sent, SECRETS) == [canary("header"), canary("option-header"), canary("metadata")]
     await finish(rig, leaks)
     assert found(leaks.wires(), CONTENT) == found(log, CONTENT)
     assert "Executing <" in leaks.logs()
+
+
+@pytest.mark.parametrize("backend", ["jsonl", "sqlite"])
+async def test_no_byte_of_a_store_is_of_a_secret(repo: SessionRepo, leaks: Leaks, tmp_path: Path) -> None:
+    """What the provider was sent with, what it raised and what tools were given: nothing of it reaches a file."""
+    rig = await planted(repo, leaks, "Lost with its connection.", WORKING, answer(canary("answer")))
+    assert (await rig.harness.prompt(canary("prompt"))).unwrap().kind == "completed"
+    await finish(rig, leaks)
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    kept = [text for text in CONTENT if text.encode() in stored]
+    assert kept == [canary(what) for what in ("prompt", "answer", "argument", "output", "tool-error")]
+    assert [text for text in SECRETS if text.encode() in stored] == []
 
 
 def sent_with(request: ScriptedRequest) -> object:
@@ -220,6 +235,41 @@ async def test_a_fault(repo: SessionRepo, leaks: Leaks) -> None:
     with pytest.raises(HarnessFault) as storage:
         await rig.harness.prompt(canary("prompt"))
     leaks.raised += [storage.value, storage.value.cause or storage.value]
+    await finish(rig, leaks)
+
+
+CREDENTIALS = tuple(map(canary, ("header", "option-header", "key", "env")))
+
+
+def locals_of(error: BaseException | None) -> list[str]:
+    """What a traceback with `capture_locals` shows of our own frames, those of causes and contexts too."""
+    if error is None:
+        return []
+    stack = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), capture_locals=True)
+    shown = [f"{name}={value}" for frame in stack if "/src/" in frame.filename for name, value in locals_in(frame)]
+    return [*shown, *locals_of(error.__cause__ or error.__context__)]
+
+
+def locals_in(frame: traceback.FrameSummary) -> Iterable[tuple[str, str]]:
+    return (frame.locals or {}).items()
+
+
+async def test_a_traceback_with_locals_shows_no_credential(repo: SessionRepo, leaks: Leaks) -> None:
+    """Error reporters print every local of every frame. Text of the conversation is there, credentials are masked."""
+
+    def broken(messages: Any) -> Any:
+        raise RuntimeError("no")
+
+    rig = await planted(repo, leaks, canary("answer"), to_provider_messages=broken)
+    with pytest.raises(HarnessFault) as fault:
+        await rig.harness.prompt(canary("prompt"))
+    shown = locals_of(fault.value)
+    assert [line[:200] for line in shown if found(line, CREDENTIALS)] == []
+    # The frames that hold them were looked at: the options of the request, its model, the messages.
+    text = "\n".join(shown)
+    assert "StreamOptions(" in text
+    assert "Model(provider='scripted'" in text
+    assert canary("prompt") in text
     await finish(rig, leaks)
 
 
