@@ -10,6 +10,8 @@ import pytest
 
 from agent_harness import AgentTool, HarnessEvent, HarnessFault, Ok, StreamOptions, ToolInvocation
 from agent_harness.events.catalog import (
+    CompactionEnd,
+    CompactionStart,
     ConfigUpdate,
     EventType,
     HandlerError,
@@ -17,6 +19,7 @@ from agent_harness.events.catalog import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
+    NavigationEnd,
     RetryEnd,
     RetryScheduled,
     RunAbort,
@@ -30,12 +33,12 @@ from agent_harness.events.catalog import (
     TurnStart,
     UsageEvent,
 )
-from agent_harness.hooks.catalog import BeforeTool, ToolDecision
+from agent_harness.hooks.catalog import BeforeTool, CompactionDecision, NavigationDecision, ToolDecision
 from agent_harness.outcomes import RunSuspended
 from agent_harness.providers.base import ModelRegistry
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call, start
-from agent_harness.types.messages import AssistantMessage, DeferredHandle, TextContent
+from agent_harness.types.messages import AssistantMessage, DeferredHandle, TextContent, Usage
 from agent_harness.types.structural import NavigateOptions
 from agent_harness.types.tools import AgentToolResult
 from session_backends.faults import Faults, FaultyRepo
@@ -73,6 +76,10 @@ def line(event: HarnessEvent) -> str:
         case RetryScheduled() | RetryEnd():
             return f"{event.type} {event.attempt}"
         case RunEnd():
+            return f"{event.type} {event.outcome}"
+        case CompactionStart():
+            return f"{event.type} {event.reason}"
+        case CompactionEnd() | NavigationEnd():
             return f"{event.type} {event.outcome}"
         case UsageEvent():
             return f"usage {event.record.body.cause}"
@@ -481,6 +488,223 @@ async def test_steering_follow_ups_and_deferred_writes(repo: SessionRepo) -> Non
     assert added[0]["entry"]["id"] == noted
     (changed,) = told.of(ConfigUpdate)
     assert (changed.value, changed.previous) == ("high", "off")
+
+
+# Structural work, truncation, aborts ---------------------------------------------------------------------------------
+
+FULL = Usage(input=90_000, output=10)  # of a window of 100,000 with 16,384 reserved
+TOO_LARGE = answer(error_message="prompt is too long", error_code="overflow")
+ANSWERED = [*STREAMED, "usage assistant", "message_end assistant"]
+
+
+async def talked_rig(repo: SessionRepo, *answers: Any, **options: Any) -> tuple[Rig, Told]:
+    """A lane with two finished turns; told from there on."""
+    rig = await open_rig(
+        await repo.create(), "First answer.", "Second answer.", *answers, tools=[Calls().tool()], **options
+    )
+    assert isinstance(await rig.harness.prompt("First question."), Ok)
+    assert isinstance(await rig.harness.prompt("Second question."), Ok)
+    told = Told()
+    (await rig.harness.watch_session()).start(told)
+    return rig, told
+
+
+async def first_answer(rig: Rig) -> str:
+    return (await rig.session.find_entries(type="message", order="oldestFirst"))[1].id
+
+
+async def test_manual_compaction(repo: SessionRepo) -> None:
+    rig, told = await talked_rig(repo, OVERLOADED, "Summary.")
+    await rig.harness.compact()
+    await finish(rig, told)
+    assert told.lines() == [
+        "compaction_start manual",
+        "usage compaction",
+        "retry_scheduled 1",
+        "retry_start",
+        "usage compaction",
+        "retry_end 2",
+        "entry_added",
+        "compaction_end completed",
+    ]
+
+
+async def test_compaction_at_a_checkpoint_and_overflow(repo: SessionRepo) -> None:
+    full = answer("On it.", calls=[call("measure", id="c1")], usage=FULL)
+    rig, told = await talked_rig(repo, full, "Summary.", TOO_LARGE, "Shorter.", "Done.")
+    await rig.harness.prompt("Measure.")
+    await finish(rig, told)
+    assert told.lines() == [
+        "run_start",
+        *USER,
+        "turn_start",
+        *ANSWERED,
+        "tool_start c1",
+        "tool_end c1",
+        *RESULT,
+        "turn_end",
+        "compaction_start threshold",
+        "usage compaction",
+        "entry_added",
+        "compaction_end completed",
+        "turn_start",
+        "usage assistant",  # of the response that is discarded: no message is told of
+        "turn_end",
+        "compaction_start overflow",
+        "usage compaction",
+        "entry_added",
+        "compaction_end completed",
+        "turn_start",
+        *ANSWERED,
+        "turn_end",
+        "run_end completed",
+    ]
+
+
+async def test_overflow_again_gives_up(repo: SessionRepo) -> None:
+    rig, told = await talked_rig(repo, TOO_LARGE, "Summary.", TOO_LARGE)
+    await rig.harness.prompt("Measure.")
+    await finish(rig, told)
+    assert told.lines() == [
+        "run_start",
+        *USER,
+        "turn_start",
+        "usage assistant",
+        "turn_end",
+        "compaction_start overflow",
+        "usage compaction",
+        "entry_added",
+        "compaction_end completed",
+        "turn_start",
+        "usage assistant",
+        "turn_end",
+        *COMMITTED,  # the give-up error answers no request: it belongs to no turn
+        "run_end failed",
+    ]
+
+
+async def test_navigation_with_a_summary_and_a_label(repo: SessionRepo) -> None:
+    rig, told = await talked_rig(repo, "What was left.")
+    await rig.harness.navigate_tree(await first_answer(rig), NavigateOptions(summarize=True, label="mark"))
+    await finish(rig, told)
+    assert told.lines() == [
+        "navigation_start",
+        "usage branch_summary",
+        "entry_added",
+        "fact_update",
+        "navigation_end completed",
+    ]
+
+
+async def test_navigation_alone(repo: SessionRepo) -> None:
+    rig, told = await talked_rig(repo)
+    await rig.harness.navigate_tree(None)
+    await finish(rig, told)
+    assert told.lines() == ["navigation_start", "navigation_end completed"]
+
+
+@pytest.mark.parametrize("kind", ["compaction", "navigation"])
+async def test_a_declined_operation(repo: SessionRepo, kind: str) -> None:
+    rig, told = await talked_rig(repo)
+    rig.harness.hooks.on("before_compaction", lambda _: CompactionDecision(decline=True))
+    rig.harness.hooks.on("before_navigation", lambda _: NavigationDecision(decline=True))
+    if kind == "compaction":
+        await rig.harness.compact()
+    else:
+        await rig.harness.navigate_tree(await first_answer(rig), NavigateOptions(summarize=True, label="mark"))
+    await finish(rig, told)
+    assert (
+        told.lines()
+        == {
+            "compaction": ["compaction_start manual", "compaction_end declined"],
+            "navigation": ["navigation_start", "navigation_end declined"],
+        }[kind]
+    )
+
+
+async def test_a_truncated_batch_is_not_executed(repo: SessionRepo) -> None:
+    cut = answer(
+        "Two.",
+        calls=[call("measure", id="c1"), call("measure", id="c2")],
+        stop_reason="length",
+        usage=Usage(output=8_000, total_tokens=8_000),
+    )
+    tool = Calls()
+    rig, told = await told_rig(repo, cut, answer("Done."), tools=[tool.tool()])
+    await rig.harness.prompt("Go.")
+    await finish(rig, told)
+    assert tool.made == []
+    assert told.lines() == [
+        "run_start",
+        *USER,
+        "turn_start",
+        *ANSWERED,
+        "tool_start c1",
+        "tool_end c1",
+        *RESULT,
+        "tool_start c2",
+        "tool_end c2",
+        *RESULT,
+        "turn_end",
+        "turn_start",
+        *ANSWERED,
+        "turn_end",
+        "run_end completed",
+    ]
+    assert [event.is_error for event in told.of(ToolEnd)] == [True, True]
+
+
+async def test_abort_in_a_request(repo: SessionRepo) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(_request: object) -> AssistantMessage:
+        asked.set()
+        await never.wait()
+        return answer("Never.")
+
+    rig, told = await told_rig(repo, respond=hang)
+    run = await start(rig.harness.prompt("Go."))
+    await asked.wait()
+    await rig.harness.abort()
+    await run
+    await finish(rig, told)
+    assert told.lines() == [
+        "run_start",
+        *USER,
+        "turn_start",
+        "run_abort",
+        "usage assistant",
+        *COMMITTED,
+        "turn_end",
+        "run_end aborted",
+    ]
+    assert told.of(MessageEnd)[-1].message.stop_reason == "aborted"
+
+
+async def test_abort_of_a_suspended_run(repo: SessionRepo) -> None:
+    rig, told = await told_rig(repo, answer(deferred=HANDLE))
+    suspended = await rig.harness.prompt("Think long.")
+    assert isinstance(suspended, Ok)
+    assert isinstance(suspended.value, RunSuspended)
+    await rig.harness.abort()
+    await rig.harness.wait_for_idle()
+    await finish(rig, told)
+    assert told.lines() == [
+        "run_start",
+        *USER,
+        "turn_start",
+        "usage assistant",
+        *COMMITTED,
+        "turn_end",
+        "run_suspend",
+        "run_abort",
+        *COMMITTED,  # the marker that closes the run
+        "run_end aborted",
+    ]
+    assert rig.provider.cancelled == [HANDLE]
+
+
+# Whatever the trace --------------------------------------------------------------------------------------------------
 
 
 async def test_lanes_facts_and_settings(repo: SessionRepo) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_harness import HarnessFault
 from agent_harness.hooks.catalog import (
     AfterResponseResult,
     AfterTool,
@@ -122,24 +123,58 @@ def blocks_without_a_reason(event: BeforeTool) -> ToolDecision:
 
 
 POLICIES = [
-    raises,
-    raises_later,
-    cancels_itself,
-    awaits_a_cancelled_task,
-    answers_nonsense,
-    answers_bad_arguments,
-    answers_no_object,
-    blocks_without_a_reason,
+    (raises, 1),
+    (raises_later, 1),
+    (cancels_itself, 1),
+    (awaits_a_cancelled_task, 1),
+    (answers_nonsense, 1),
+    # These decided, if badly: the call's result says why it was refused.
+    (answers_bad_arguments, 0),
+    (answers_no_object, 0),
+    (blocks_without_a_reason, 0),
 ]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_a_policy_that_does_not_say_yes_blocks_the_call(policy: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("policy", "failures"), POLICIES)
+async def test_a_policy_that_does_not_say_yes_blocks_the_call(policy: Callable[..., Any], failures: int) -> None:
     rig, tools = await one_tool(("before_tool", policy))
+    reports: list[Any] = []
+    rig.harness.events.on("handler_error", reports.append)
     await finished(rig)
+    await turns()
+    assert [(report.kind, report.name) for report in reports] == [("hook", "before_tool")] * failures
     assert tools.made == []
     assert await rig.session.find_records(type="tool_started") == []
     assert results_of(await rig.session.get_log())["c1"].is_error
+
+
+class Interrupt(BaseException):
+    """Like KeyboardInterrupt: no failure of the policy, and nothing that a harness may answer."""
+
+
+async def interrupts(event: BeforeTool) -> ToolDecision | None:
+    raise Interrupt
+
+
+async def test_a_policy_that_is_interrupted_stops_the_harness_and_executes_nothing(repo: SessionRepo) -> None:
+    """Case 61: it goes on to whoever waits, as a cancellation does; the run stays as it was, and can be resumed."""
+    tools = Calls()
+    session = await repo.create()
+    rig = await open_rig(session, answer(calls=calls(1)), tools=[tools.tool()])
+    rig.harness.hooks.on("before_tool", interrupts)
+    with pytest.raises(HarnessFault) as stopped:
+        await rig.harness.prompt("go")
+    assert isinstance(stopped.value.__cause__, Interrupt)
+    await rig.harness.close()
+
+    session = await repo.open(session.id)
+    assert await session.find_records(type="tool_started") == []
+    again = await open_rig(session, "done", tools=[tools.tool()])
+    assert tools.made == []
+    again.harness.hooks.on("before_tool", lambda event: ToolDecision(block="no"))
+    assert (await again.harness.resume()).unwrap().kind == "completed"
+    assert tools.made == []
+    assert said(results_of(await session.get_log())["c1"]) == "no"
 
 
 async def test_a_policy_that_hangs_is_cut_off_and_blocks() -> None:

@@ -1,8 +1,8 @@
 """A snapshot and the events behind it always equal a fresh snapshot (harness-v2 §9, A-13)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from agent_harness import (
     AgentLane,
     AgentTool,
     AgentToolResult,
+    HarnessFault,
     LaneSnapshot,
     Ok,
     RetryPolicy,
@@ -31,12 +32,30 @@ from agent_harness.events.catalog import (
     ToolStart,
     ToolUpdate,
 )
-from agent_harness.events.snapshot import QueueSnapshot
+from agent_harness.events.snapshot import OperationSnapshot, QueueSnapshot, RunningTool, ScheduledRetry
 from agent_harness.hooks.catalog import CompactionDecision, NavigationDecision
+from agent_harness.options import Drive
 from agent_harness.outcomes import NavigationCompleted, RunSuspended
-from agent_harness.providers.base import ModelRegistry, StreamDelta
+from agent_harness.providers.base import (
+    AssistantMessageEvent,
+    Model,
+    ModelRegistry,
+    ProviderContext,
+    RequestContext,
+    StreamDelta,
+    StreamOptions,
+)
 from agent_harness.session.repo import SessionRepo
-from agent_harness.testing import SCRIPTED_MODEL, ManualClock, answer, call, check_fixed_point, start
+from agent_harness.testing import (
+    SCRIPTED_MODEL,
+    ManualClock,
+    ScriptedProvider,
+    answer,
+    call,
+    check_fixed_point,
+    drive_until,
+    start,
+)
 from agent_harness.types.entries import CompactionBody, CustomBody, Entry
 from agent_harness.types.messages import AssistantMessage, DeferredHandle, UserMessage
 from agent_harness.types.structural import NavigateOptions
@@ -44,7 +63,7 @@ from session_backends import MemorySessionRepo
 from session_backends.faults import Faults, FaultyRepo
 from tests.support.event_schema import assert_balanced
 from tests.support.prefix import Prefix
-from tests.support.rig import turns
+from tests.support.rig import Held, turns, until
 from tests.support.watching import Dripping, Followers
 
 HANDLE = DeferredHandle(provider="scripted", model_id="scripted-1", api="scripted", id="job-1")
@@ -437,6 +456,285 @@ async def test_a_fault_reaches_every_lane_and_ends_live_progress(repo: SessionRe
         assert operation is not None
         assert (operation.streaming_message, operation.running_tools, operation.retry) == (None, (), None)
     await harness.close()
+
+
+# Attaching in the middle ---------------------------------------------------------------------------------------------
+#
+# The tests above compare what the same reducer made on both sides, so that a field it never sets is equal too. Here
+# each field of a snapshot has a moment at which it must hold a value that is written down.
+
+NOW = 1_700_000_000_000
+ASKED = UserMessage(content="Go.", timestamp=NOW)
+
+
+class Pausing(ScriptedProvider):
+    """Stops behind the first delta of the answer that says "half", as a slow model does."""
+
+    async def stream(
+        self, model: Model, context: ProviderContext, options: StreamOptions, request: RequestContext
+    ) -> AsyncIterator[AssistantMessageEvent]:
+        async for event in super().stream(model, context, options, request):
+            yield event
+            if isinstance(event, StreamDelta) and event.delta == "half":
+                await asyncio.Event().wait()
+
+
+class Attached:
+    """A harness at work, and one that attaches to it."""
+
+    def __init__(self, session: Session, faults: Faults) -> None:
+        self.session = session
+        self.faults = faults
+        self.held = Held()
+
+    async def open(self, *answers: AssistantMessage, drive: Drive = "automatic") -> AgentHarness:
+        created = await AgentHarness.create(
+            session=self.session,
+            models=ModelRegistry([Pausing(answers=answers)], [SCRIPTED_MODEL]),
+            model=SCRIPTED_MODEL,
+            tools=[self.held.tool(), waiting_tool()],
+            retry=RetryPolicy(max_attempts=4, base_delay_ms=250),
+            clock=ManualClock(NOW, auto_advance=False),
+            drive=drive,
+        )
+        self.harness = created.harness
+        return self.harness
+
+    async def begin(self, call: Coroutine[object, object, object], *, until_event: str) -> None:
+        """Start a call and return once the harness told of `until_event`; the call goes on."""
+        told: list[str] = []
+        off = self.harness.events.on(None, lambda event: told.append(event.type))
+        self.call = await start(call)
+        await until(lambda: until_event in told)
+        off()
+
+    async def snapshot(self) -> LaneSnapshot:
+        return (await self.harness.watch()).snapshot
+
+
+def now(message: AssistantMessage, **changes: object) -> AssistantMessage:
+    return replace(message, timestamp=NOW, **changes)
+
+
+def report(text: str) -> AgentToolResult:
+    return AgentToolResult(content=(TextContent(text=text),))
+
+
+async def while_streaming(at: Attached) -> None:
+    harness = await at.open(answer("half"))
+    await at.begin(harness.prompt("Go."), until_event="message_update")
+
+
+async def while_backing_off(at: Attached) -> None:
+    harness = await at.open(OVERLOADED, OVERLOADED)
+    await at.begin(harness.prompt("Go."), until_event="retry_scheduled")
+
+
+async def while_tools_run(at: Attached) -> None:
+    calls = [call("measure", {"bed": 7}, id="c1"), call("wait", {"for": "rain"}, id="c2")]
+    harness = await at.open(answer("Two.", calls=calls))
+    await at.begin(harness.prompt("Go."), until_event="tool_update")
+
+
+async def while_inputs_wait(at: Attached) -> None:
+    await while_tools_run(at)
+    assert isinstance(await at.harness.steer("Turn left."), Ok)
+    assert isinstance(await at.harness.follow_up("Then stop."), Ok)
+    assert isinstance(await at.harness.follow_up("Then rest."), Ok)
+    assert isinstance(await at.harness.next_run("Tomorrow."), Ok)
+    await at.harness.session.append_custom_entry("note", {"a": 1})
+
+
+async def while_compacting(at: Attached) -> None:
+    harness = await at.open(*[answer("Words. " * 400)] * 3, answer("half"))
+    for number in range(3):
+        await harness.prompt(f"Number {number}. " + "Words fill the context. " * 400)
+    await at.begin(harness.compact(), until_event="compaction_start")
+
+
+async def while_navigating(at: Attached) -> None:
+    harness = await at.open(answer("One."), answer("Two."), answer("half"))
+    await harness.prompt("Go.")
+    first = await harness.get_leaf_id()
+    await harness.prompt("And again.")
+    moved = harness.navigate_tree(first, NavigateOptions(summarize=True))
+    await at.begin(moved, until_event="navigation_start")
+
+
+async def while_suspended(at: Attached) -> None:
+    harness = await at.open(answer(deferred=HANDLE))
+    assert isinstance(await harness.prompt("Go."), Ok)
+
+
+async def while_aborting(at: Attached) -> None:
+    harness = await at.open(answer(calls=[call("measure", id="c1")]), drive="manual")
+    at.call = await start(harness.prompt("Go."))
+    await drive_until(harness, "execute_tool")
+    assert isinstance(await harness.abort(), Ok)
+
+
+async def after_a_crash(at: Attached) -> None:
+    await Prefix(at.session).batch(1)
+    await at.open()
+
+
+async def after_a_fault(at: Attached) -> None:
+    harness = await at.open()
+    at.faults.at = at.faults.writes + 1
+    with pytest.raises(HarnessFault):
+        await harness.next_run("Never stored.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """When somebody attaches, and what the snapshot shows, by dotted name."""
+
+    arrange: Callable[[Attached], Awaitable[None]]
+    shows: dict[str, object]
+
+
+RUN = {"operation.kind": "run", "operation.status": "running", "operation.started_at": NOW}
+QUIET: dict[str, object] = {
+    "operation.streaming_message": None,
+    "operation.running_tools": (),
+    "operation.retry": None,
+    "operation.suspended": None,
+}
+NOTHING_WAITS: dict[str, object] = {"queues": QueueSnapshot(), "pending_writes": ()}
+
+MOMENTS: dict[str, Moment] = {
+    "a message streams": Moment(
+        arrange=while_streaming,
+        shows=RUN
+        | QUIET
+        | NOTHING_WAITS
+        | {
+            "lane": "main",
+            "faulted": False,
+            "operation.streaming_message": now(answer("half"), stop_reason="pending"),
+        },
+    ),
+    "a retry is waited for": Moment(
+        arrange=while_backing_off,
+        shows=RUN | QUIET | {"operation.retry": ScheduledRetry(attempt=1, max_attempts=4, next_attempt_at=NOW + 250)},
+    ),
+    "tools run": Moment(
+        arrange=while_tools_run,
+        shows=RUN
+        | QUIET
+        | {
+            "operation.running_tools": (
+                RunningTool(tool_index=0, tool_call_id="c1", tool_name="measure", args={"bed": 7}),
+                RunningTool(
+                    tool_index=1,
+                    tool_call_id="c2",
+                    tool_name="wait",
+                    args={"for": "rain"},
+                    partial_result=report("waiting"),
+                ),
+            )
+        },
+    ),
+    "inputs wait": Moment(
+        arrange=while_inputs_wait,
+        shows={
+            "queues.steer": ["Turn left."],
+            "queues.follow_up": ["Then stop.", "Then rest."],
+            "queues.next_run": ["Tomorrow."],
+            "pending_writes": [CustomBody(custom_type="note", data={"a": 1})],
+        },
+    ),
+    "a compaction runs": Moment(
+        arrange=while_compacting,
+        shows=QUIET | {"operation.kind": "compaction", "operation.status": "running", "operation.started_at": NOW},
+    ),
+    "a navigation runs": Moment(
+        arrange=while_navigating,
+        shows=QUIET | {"operation.kind": "navigation", "operation.status": "running", "operation.started_at": NOW},
+    ),
+    "the run is suspended": Moment(
+        arrange=while_suspended,
+        shows=QUIET
+        | {
+            "operation.kind": "run",
+            "operation.status": "suspended",
+            "operation.started_at": NOW,
+            "operation.suspended": {"reason": "deferred", "deferred": HANDLE, "prompt": (ASKED,)},
+        },
+    ),
+    "the run is being aborted": Moment(
+        arrange=while_aborting,
+        shows={"operation.kind": "run", "operation.status": "aborting", "operation.started_at": NOW},
+    ),
+    "a crash left a batch open": Moment(
+        arrange=after_a_crash,
+        shows=QUIET
+        | NOTHING_WAITS
+        | {
+            "lane": "main",
+            "operation.id": "run-1",
+            "operation.status": "suspended",
+            "operation.suspended": {"reason": "crash", "deferred": None, "id": "run-1", "lane": "main"},
+            "leaf_id": "a1",
+            "transcript": [("u1", None), ("a1", "u1")],
+        },
+    ),
+    "the harness is faulted": Moment(
+        arrange=after_a_fault,
+        shows={"faulted": True, "operation": None, "transcript": [], "leaf_id": None},
+    ),
+}
+
+
+def shown(snapshot: LaneSnapshot, name: str, expected: object) -> object:
+    """What the snapshot holds under a dotted name, as plain as the expectation is written."""
+    value: object = snapshot
+    for part in name.split("."):
+        value = getattr(value, part)
+    if isinstance(expected, dict) and not isinstance(value, dict):
+        return {key: getattr(value, key) for key in expected}
+    if name == "transcript":
+        return [(entry.id, entry.parent_id) for entry in snapshot.transcript]
+    if name.startswith("queues."):
+        return [item.message.content for item in value]
+    if name == "pending_writes" and isinstance(expected, list):
+        return [write.entry.body for write in snapshot.pending_writes]
+    return value
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+async def test_who_attaches_in_the_middle_is_shown(name: str) -> None:
+    moment = MOMENTS[name]
+    faults = Faults()
+    at = Attached(await FaultyRepo(MemorySessionRepo(clock=ManualClock(NOW)), faults).create(), faults)
+    await moment.arrange(at)
+    snapshot = await at.snapshot()
+    assert {key: shown(snapshot, key, expected) for key, expected in moment.shows.items()} == moment.shows
+    await at.harness.close()
+
+
+async def test_ids_of_what_waits_are_those_that_cancel_it_and_appear_later() -> None:
+    at = Attached(await MemorySessionRepo(clock=ManualClock(NOW)).create(), Faults())
+    await while_tools_run(at)
+    queued = await at.harness.steer("Turn left.")
+    written = await at.harness.session.append_custom_entry("note")
+    snapshot = await at.snapshot()
+    assert isinstance(queued, Ok)
+    assert [item.entry_id for item in snapshot.queues.steer] == [queued.value.entry_id]
+    (pending,) = snapshot.pending_writes
+    assert (pending.id, pending.entry.id) == (written, written)
+    (record,) = await at.session.find_records(type="operation_started")
+    assert snapshot.operation is not None
+    assert snapshot.operation.id == record.id
+    await at.harness.close()
+
+
+def test_every_field_of_a_snapshot_is_shown_at_some_moment() -> None:
+    parts = {"operation": OperationSnapshot, "queues": QueueSnapshot}
+    every = {field.name for field in fields(LaneSnapshot)} - set(parts)
+    every |= {f"{part}.{field.name}" for part, kind in parts.items() for field in fields(kind)}
+    held = {name for moment in MOMENTS.values() for name, value in moment.shows.items() if value}
+    assert held - set(parts) == every
 
 
 # The pure step -------------------------------------------------------------------------------------------------------
