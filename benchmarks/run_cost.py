@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import os
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -125,28 +126,35 @@ async def main() -> None:
     await import_times()
 
 
+ADAPTERS = {  # with the SDK that each imports when it is first asked
+    "agent_harness.providers.openai_chat": "openai",
+    "agent_harness.providers.openai_responses": "openai",
+    "agent_harness.providers.anthropic": "anthropic",
+    "agent_harness.providers.google": "google.genai",
+    "agent_harness.providers.local": "openai",
+}
+
+
 async def import_times() -> None:
     """Wall milliseconds to import, in fresh processes; the smallest of five."""
-    import sys
-
     print()
     print("import, ms (smallest of five)")
-    for module in (
-        "agent_harness",
-        "session_backends",
-        "agent_harness.tools",
-        "agent_harness.providers.openai_chat",
-        "agent_harness.providers.openai_responses",
-        "agent_harness.providers.anthropic",
-        "agent_harness.providers.google",
-    ):
-        code = f"import time; t = time.perf_counter(); import {module}; print((time.perf_counter() - t) * 1000)"
-        times = []
-        for _ in range(5):
-            process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-            out, _errors = await process.communicate()
-            times.append(float(out))
-        print(f"  {module:45}{min(times):8.0f}")
+    for module in ("agent_harness", "session_backends", "agent_harness.tools"):
+        print(f"  {module:60}{await import_time(module):8.0f}")
+    for module, sdk in ADAPTERS.items():
+        print(f"  {module:60}{await import_time(module):8.0f}")
+        both = f"{module}, {sdk}"
+        print(f"  {both:60}{await import_time(both):8.0f}")
+
+
+async def import_time(modules: str) -> float:
+    code = f"import time; t = time.perf_counter(); import {modules}; print((time.perf_counter() - t) * 1000)"
+    times = []
+    for _ in range(5):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+        out, _errors = await process.communicate()
+        times.append(float(out))
+    return min(times)
 
 
 if __name__ == "__main__":

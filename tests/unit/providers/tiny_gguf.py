@@ -8,8 +8,13 @@ import numpy as np
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
 
-def write_tiny_model(path: Path, *, context: int = 4096, width: int = 64, layers: int = 2, heads: int = 4) -> Path:
-    """Llama architecture, one token per byte and per printable ASCII character."""
+def write_tiny_model(
+    path: Path, *, context: int = 4096, width: int = 64, layers: int = 2, heads: int = 4, brief: bool = False
+) -> Path:
+    """Llama architecture, one token per byte and per printable ASCII character.
+
+    A `brief` one answers at once and in few letters, where it may choose between that and a tool.
+    """
     random = np.random.default_rng(7)
     letters = [chr(code) for code in range(33, 127)]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *letters]
@@ -55,6 +60,9 @@ def write_tiny_model(path: Path, *, context: int = 4096, width: int = 64, layers
     output[:, 0] = 0.0
     output[3 : 3 + 256 + 1, 0] = -9.0  # letters rather than bytes and blanks: it says text, and JSON comes to an end
     output[tokens.index("a"), 0] = -3.0  # of "tool" and "answer" it takes the tool, while it may
+    if brief:
+        output[tokens.index("a"), 0], output[tokens.index("t"), 0] = 0.0, -9.0
+        output[tokens.index('"'), 0] = 3.0
     writer.add_tensor("output.weight", output)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
