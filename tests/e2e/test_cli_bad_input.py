@@ -34,6 +34,8 @@ def closed_port() -> int:
 
 
 RUN = ["run", "Hi.", "-m", "scripted:s.json"]
+NO_DATABASE = "text.db is not a session database: file is not a database"
+NOT_OURS = "other.db is not a session database of agent-harness"
 
 REFUSED: list[tuple[list[str], int, str]] = [
     (["run", "", "-m", "scripted:s.json"], 1, "the prompt is empty"),
@@ -69,20 +71,24 @@ REFUSED: list[tuple[list[str], int, str]] = [
     ([*RUN, "--store", "nope:x"], 1, "no session backend for 'nope:x'"),
     ([*RUN, "--store", "justtext"], 1, "no session backend for 'justtext'"),
     ([*RUN, "--store", "sqlite:"], 1, "needs the path"),
-    ([*RUN, "--store", "sqlite:text.db"], 1, "text.db"),
-    ([*RUN, "--store", "sqlite:other.db"], 1, "other.db"),
-    ([*RUN, "--store", "sqlite:missing/sub/x.db", "-m", "scripted:nope.json"], 1, "nope.json"),
-    ([*RUN, "--store", "jsonl:kept.txt"], 1, "kept.txt"),
+    ([*RUN, "--store", "sqlite:text.db"], 1, NO_DATABASE),
+    ([*RUN, "--store", "sqlite:other.db"], 1, NOT_OURS),
+    ([*RUN, "--store", "sqlite:missing/sub/x.db", "-m", "scripted:nope.json"], 1, "nope.json: No such file"),
+    ([*RUN, "--store", "jsonl:kept.txt"], 1, "kept.txt is not a folder"),
     (["resume"], 1, "no sessions yet: "),
     (["resume", "x"], 1, "no sessions yet: "),
     (["sessions", "list"], 1, "no sessions yet: "),
     (["sessions", "log", "x"], 1, "no sessions yet: "),
-    (["sessions", "list", "--store", "sqlite:text.db"], 1, "text.db"),
-    (["sessions", "list", "--store", "sqlite:other.db"], 1, "other.db"),
-    (["sessions", "show", "x", "--store", "sqlite:text.db"], 1, "text.db"),
-    (["resume", "--store", "sqlite:other.db"], 1, "other.db"),
+    (["sessions", "list", "--store", "sqlite:text.db"], 1, NO_DATABASE),
+    (["sessions", "list", "--store", "sqlite:other.db"], 1, NOT_OURS),
+    (
+        ["sessions", "show", "x", "--store", "sqlite:text.db"],
+        1,
+        NO_DATABASE,
+    ),
+    (["resume", "--store", "sqlite:other.db"], 1, NOT_OURS),
     (["sessions", "list", "--store", "jsonl:text.db"], 1, "text.db is not a folder"),
-    (["sessions", "list", "--store", "sqlite:."], 1, "work"),
+    (["sessions", "list", "--store", "sqlite:."], 1, "work is not a regular file"),
     (["sessions", "fork", "x"], 1, "no sessions yet: "),
     (["sessions", "import", "kept.txt"], 1, "kept.txt is no session file"),
     (["sessions", "import", "missing.jsonl"], 1, "no such file: missing.jsonl"),
@@ -90,7 +96,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["frobnicate"], 2, "No such command 'frobnicate'"),
     (["run", "Hi.", "--frob"], 2, "No such option"),
     (["run"], 2, "Missing argument 'PROMPT'"),
-    (["run", "Hi.", "--interrupted", "maybe"], 2, "maybe"),
+    (["run", "Hi.", "--interrupted", "maybe"], 2, "'maybe' is not one of 'ask', 'resume', 'abort'"),
 ]
 
 

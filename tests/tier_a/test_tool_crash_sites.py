@@ -151,7 +151,9 @@ async def test_a_truncated_batch_executes_nothing(repo: SessionRepo) -> None:
     head = [*BATCH[:3], "E assistant length"]
     assert lines == [*head, "E toolResult", "E toolResult", "E toolResult", *REST]
     assert tools.made == []
-    assert all("truncated" in said(r) and r.is_error for r in results_of(await session.get_log()).values())
+    results = results_of(await session.get_log())
+    assert list(results) == ["c1", "c2", "c3"]
+    assert all("truncated" in said(r) and r.is_error for r in results.values())
 
 
 async def test_a_batch_whose_results_all_terminate_asks_for_no_answer(repo: SessionRepo) -> None:

@@ -21,6 +21,7 @@ from agent_harness.testing import (
 )
 from agent_harness.types.codec import dump
 from agent_harness.types.messages import AssistantMessage, Usage
+from session_backends.faults import Faults, FaultyRepo
 from tests.support.backends import make_repo
 
 OVERLOADED = answer(error_message="overloaded", error_code="overloaded")
@@ -74,7 +75,9 @@ async def test_run_with_one_tool_call(repo: SessionRepo) -> None:
 
 
 async def test_without_handlers_no_hook_letter_and_at_most_twelve_writes(repo: SessionRepo) -> None:
-    session, harness = await open_harness(repo, answer("Working.", calls=[call("measure")]), answer("Done."))
+    faults = Faults()  # none is due: it counts
+    counted = FaultyRepo(repo, faults)
+    session, harness = await open_harness(counted, answer("Working.", calls=[call("measure")]), answer("Done."))
     await harness.prompt("Fix the bug.")
     assert log_lines(await session.get_log(), usage=True) == [
         "R operation_started",
@@ -89,7 +92,7 @@ async def test_without_handlers_no_hook_letter_and_at_most_twelve_writes(repo: S
         "E assistant stop",
         "R operation_finished",
     ]
-    assert len(await session.get_log()) <= 12
+    assert faults.writes == 11  # each line by one write; the limit is twelve
     await harness.close()
 
 

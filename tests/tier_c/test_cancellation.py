@@ -19,8 +19,9 @@ from session_backends import JsonlSessionRepo, MemorySessionRepo
 from tests.support.prefix import Prefix, calls
 from tests.support.rig import Calls, Held, Rig, assert_sound, open_rig, results_of, said, turns, until
 
-LIMIT = 400
-"""More loop turns than any call here takes."""
+TURNS = (*range(100), *(round(100 * 1.1**n) for n in range(1, 74)))
+"""After how many loop turns to cancel: every one of the first hundred, which take in the whole of a call on memory and
+JSONL; then ever more, for on SQLite the loop turns idly while a thread works. The last is more than any call takes."""
 
 
 async def cancelled_after(work: asyncio.Task[Any], k: int) -> bool:
@@ -41,7 +42,7 @@ async def cancelled_after(work: asyncio.Task[Any], k: int) -> bool:
 
 async def test_a_prompt_cancelled_at_any_await_is_withdrawn_or_goes_on(repo: SessionRepo) -> None:
     withdrawn = kept = 0
-    for k in range(LIMIT):
+    for k in TURNS:
         session, tools = await repo.create(id=f"s{k}"), Calls()
         rig = await open_rig(session, answer(calls=calls(1)), "done", tools=[tools.tool()])
         work = asyncio.ensure_future(rig.harness.prompt("go"))
@@ -84,7 +85,7 @@ async def _with_run(repo: SessionRepo, k: int) -> tuple[Rig, Held, asyncio.Task[
 
 async def test_a_steer_cancelled_at_any_await_was_never_made_or_is_consumed(repo: SessionRepo) -> None:
     made: set[bool] = set()
-    for k in range(LIMIT):
+    for k in TURNS:
         rig, held, work = await _with_run(repo, k)
         steer = asyncio.ensure_future(rig.harness.steer("and this"))
         cancelled = await cancelled_after(steer, k)
@@ -99,12 +100,14 @@ async def test_a_steer_cancelled_at_any_await_was_never_made_or_is_consumed(repo
         await rig.harness.close()
         if not cancelled:
             break
+    else:
+        raise AssertionError("the steer never ended")
     assert made == {False, True}
 
 
 async def test_an_abort_cancelled_at_any_await_was_never_made_or_is_finished(repo: SessionRepo) -> None:
     made: set[bool] = set()
-    for k in range(LIMIT):
+    for k in TURNS:
         rig, held, work = await _with_run(repo, k)
         abort = asyncio.ensure_future(rig.harness.abort())
         cancelled = await cancelled_after(abort, k)
@@ -118,12 +121,14 @@ async def test_an_abort_cancelled_at_any_await_was_never_made_or_is_finished(rep
         await rig.harness.close()
         if not cancelled:
             break
+    else:
+        raise AssertionError("the abort never ended")
     assert made == {False, True}
 
 
 async def test_a_resume_cancelled_at_any_await_leaves_the_run_resumable_or_running(repo: SessionRepo) -> None:
     began: set[bool] = set()
-    for k in range(LIMIT):
+    for k in TURNS:
         session, tools = await repo.create(id=f"s{k}"), Calls()
         prefix = Prefix(session)
         await prefix.batch()
@@ -143,6 +148,8 @@ async def test_a_resume_cancelled_at_any_await_leaves_the_run_resumable_or_runni
         await rig.harness.close()
         if not cancelled:
             break
+    else:
+        raise AssertionError("the resume never ended")
     assert began == {False, True}
 
 
@@ -471,7 +478,7 @@ async def test_close_twice_at_once_closes_once_and_both_return(repo: SessionRepo
 
 
 async def test_a_close_whose_caller_is_cancelled_still_closes(repo: SessionRepo) -> None:
-    for k in range(30):
+    for k in TURNS:
         held = Held()
         session = await repo.create(id=f"s{k}")
         rig = await open_rig(session, answer(calls=calls(1)), tools=[held.tool()])
@@ -484,6 +491,9 @@ async def test_a_close_whose_caller_is_cancelled_still_closes(repo: SessionRepo)
         await reopened(repo, rig)
         if not cancelled:
             break
+    else:
+        raise AssertionError("close() never ended")
+    assert k > 3  # some of them were cancelled on their way
 
 
 async def test_close_inside_a_cancelled_task_is_clean(repo: SessionRepo) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,16 @@ from agent_harness.hooks.catalog import ToolDecision
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import EntryItem, LogItem, RecordItem
 from agent_harness.testing import answer, check_fixed_point, drive_until, start
-from agent_harness.types.actions import ActionInfo, ExecuteToolAction
+from agent_harness.types.actions import (
+    ActionInfo,
+    AppendEntryAction,
+    AppendRecordAction,
+    ExecuteToolAction,
+    TryFinishRunAction,
+)
 from agent_harness.types.codec import dump_entry, dump_record
 from session_backends import MemorySessionRepo
+from tests.support.backends import make_repo
 from tests.support.prefix import calls, errored
 from tests.support.rig import Calls, Held, Rig, assert_sound, open_rig, turns, until
 
@@ -47,9 +55,16 @@ def normalised(log: list[LogItem]) -> list[Any]:
 # One action at a time ------------------------------------------------------------------------------------------------
 
 
-async def test_every_action_leaves_exactly_its_own_prefix_and_peeking_changes_nothing(repo: SessionRepo) -> None:
+ONE_CALL = ["append_record", "execute_tool", "append_entry"]  # tool_started, its effect and its result
+TWO_CALLS = ["append_record", "append_record", *["execute_tool", "append_entry"] * 2]
+
+
+@pytest.mark.parametrize(("count", "batch"), [(1, ONE_CALL), (2, TWO_CALLS)])
+async def test_every_action_leaves_exactly_its_own_prefix_and_peeking_changes_nothing(
+    repo: SessionRepo, count: int, batch: list[str]
+) -> None:
     session, tools = await repo.create(), Calls()
-    rig = await open_rig(session, answer(calls=calls(1)), "done", tools=[tools.tool()], drive="manual")
+    rig = await open_rig(session, answer(calls=calls(count)), "done", tools=[tools.tool()], drive="manual")
     work = await start(rig.harness.prompt("go"))
     action = await rig.harness.peek_action()
     released: list[str] = []
@@ -66,9 +81,12 @@ async def test_every_action_leaves_exactly_its_own_prefix_and_peeking_changes_no
         assert _did(action) == tuple(
             len(b) - len(a) if isinstance(a, list) else b - a for a, b in zip(before, after, strict=True)
         ), action
+        assert _left(action, (await session.get_log())[-1], tools.made), action
         await check_fixed_point(rig.harness)
         released.append(action.kind)
-        action = following
+        action = await rig.harness.peek_action()
+        # What follows a settled call of a batch parks in front of the next call, a few turns after it.
+        assert action is following or isinstance(following, ExecuteToolAction)
     assert (await work).unwrap().kind == "completed"
     assert released == [
         "append_entry",  # the prompt
@@ -76,9 +94,7 @@ async def test_every_action_leaves_exactly_its_own_prefix_and_peeking_changes_no
         "stream_assistant",
         "append_record",  # usage
         "append_entry",
-        "append_record",  # tool_started
-        "execute_tool",
-        "append_entry",
+        *batch,
         "append_record",
         "stream_assistant",
         "append_record",
@@ -100,6 +116,21 @@ def _did(action: ActionInfo) -> tuple[int, int, int]:
             return 0, 0, 1
         case _:
             return 1, 0, 0
+
+
+def _left(action: ActionInfo, newest: LogItem, made: list[str]) -> bool:
+    """Whether what is newest in the log, or the newest call, is what the action announced."""
+    match action, newest:
+        case AppendEntryAction(), EntryItem(entry=entry):
+            return (entry.id, entry.type) == (action.entry_id, action.entry_type)
+        case AppendRecordAction(), RecordItem(record=record):
+            return record.type == action.record_type
+        case TryFinishRunAction(), RecordItem(record=record):
+            return record.type == "operation_finished"
+        case ExecuteToolAction(), _:
+            return made[-1] == action.tool_call_id
+        case _:
+            return action.kind == "stream_assistant"  # nothing in the log
 
 
 async def test_stopping_before_any_action_leaves_the_prefix_and_rejects_the_prompt(repo: SessionRepo) -> None:
@@ -258,9 +289,15 @@ async def test_closing_at_a_nested_action_is_a_crash_site(repo: SessionRepo, nam
 ORDERS = list(permutations(("c1", "c2", "c3")))
 
 
-async def _automatic(order: tuple[str, ...]) -> list[Any]:
+def _fresh(backend: str, folder: Path) -> SessionRepo:
+    """A repository of its own, in a folder that is made for it."""
+    folder.mkdir()
+    return make_repo(backend, folder)
+
+
+async def _automatic(repo: SessionRepo, order: tuple[str, ...]) -> list[Any]:
     held = Held()
-    session = await MemorySessionRepo(id_generator=_ids()).create(id="s")
+    session = await repo.create(id="s")
     rig = await open_rig(session, answer(calls=calls(3)), "done", tools=[held.tool()])
     work = await start(rig.harness.prompt("go"))
     await until(lambda: len(held.made) == 3)
@@ -275,16 +312,12 @@ async def _automatic(order: tuple[str, ...]) -> list[Any]:
     return log
 
 
-def _ids():
-    from agent_harness.testing import DeterministicIds
-
-    return DeterministicIds()
-
-
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-async def test_each_settle_order_can_be_built_and_logs_as_automatic_drive_does(order: tuple[str, ...]) -> None:
+async def test_each_settle_order_can_be_built_and_logs_as_automatic_drive_does(
+    order: tuple[str, ...], backend: str, tmp_path: Path
+) -> None:
     tools = Calls()
-    session = await MemorySessionRepo(id_generator=_ids()).create(id="s")
+    session = await _fresh(backend, tmp_path / "manual").create(id="s")
     rig = await open_rig(session, answer(calls=calls(3)), "done", tools=[tools.tool()], drive="manual")
     work = await start(rig.harness.prompt("go"))
     await drive_until(rig.harness, "execute_tool")
@@ -295,7 +328,7 @@ async def test_each_settle_order_can_be_built_and_logs_as_automatic_drive_does(o
     await rig.harness.run_to_completion()
     assert (await work).unwrap().kind == "completed"
     await assert_sound(session)
-    assert normalised(await session.get_log()) == await _automatic(order)
+    assert normalised(await session.get_log()) == await _automatic(_fresh(backend, tmp_path / "automatic"), order)
     settled = [r.body.tool_call_id for r in await session.find_records(type="tool_settled", order="oldestFirst")]
     # Only a call that waited for an earlier one needs the record.
     assert settled == [c for i, c in enumerate(order) if any(other < c for other in order[i + 1 :])]
@@ -344,13 +377,15 @@ def _after_tool() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("make", [_one_tool, _retry, _failure, _blocked, _batch, _sequential, _after_tool])
-async def test_automatic_and_manual_drive_write_the_same_log(make: Callable[[], dict[str, Any]]) -> None:
+async def test_automatic_and_manual_drive_write_the_same_log(
+    make: Callable[[], dict[str, Any]], backend: str, tmp_path: Path
+) -> None:
     logs: list[list[Any]] = []
     outcomes: list[Any] = []
     for drive in ("automatic", "manual"):
         options = make()
         block, after = options.pop("block", False), options.pop("after", False)
-        session = await MemorySessionRepo(id_generator=_ids()).create(id="s")
+        session = await _fresh(backend, tmp_path / drive).create(id="s")
         rig: Rig = await open_rig(session, *options.pop("answers"), tools=[Calls().tool()], drive=drive, **options)
         if block:
             rig.harness.hooks.on("before_tool", lambda event: ToolDecision(block="not allowed"))

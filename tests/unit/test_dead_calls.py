@@ -206,7 +206,10 @@ async def test_watching_a_closed_harness_raises_and_a_faulted_one_is_shown(backe
 
 
 async def test_close_may_be_called_again_and_on_a_faulted_harness(backend: str, tmp_path: Path) -> None:
-    rig, _ = await faulted_rig(backend, tmp_path)
+    rig, fault = await faulted_rig(backend, tmp_path)
     for _ in range(3):
         await rig.harness.close()
+        with pytest.raises(HarnessFault) as caught:
+            await rig.harness.prompt("x")
+        assert caught.value is fault  # no close() puts another reason in its place
     await close_rigs()

@@ -146,7 +146,10 @@ def test_procedures_cannot_write_or_call_out_by_themselves() -> None:
     assert arrows == []
 
 
-FORBIDDEN_IN_PURE = {"asyncio", "anyio", "time", "datetime", "random", "uuid", "os", "pathlib", "sqlite3", "socket"}
+FORBIDDEN_IN_PURE = {
+    *("asyncio", "anyio", "threading", "time", "datetime", "random", "secrets", "uuid"),
+    *("io", "os", "pathlib", "socket", "sqlite3", "subprocess"),
+}
 EXCEPTIONS = {
     ("agent_harness.types.ids", "uuid6"),
     ("agent_harness.types.clock", "time"),  # SystemWallClock: the default that constructors inject
@@ -161,6 +164,8 @@ def test_pure_packages_have_no_async_clock_or_io(package: str) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
                 found.append(f"{name}:{node.lineno} is async")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+                found.append(f"{name}:{node.lineno} calls open()")
         for target, line in imports(name, path):
             if target.split(".")[0] in FORBIDDEN_IN_PURE and (name, target) not in EXCEPTIONS:
                 found.append(f"{name}:{line} imports {target}")

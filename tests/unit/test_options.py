@@ -1,6 +1,7 @@
 """The options of `AgentHarness.create`, and what bad ones are told (harness-v2 §8)."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call
 from agent_harness.types.entries import Entry, MessageBody
 from agent_harness.types.messages import ExtensionMessage, Message
 from session_backends import MemorySessionRepo
+from tests.support.backends import make_repo
 
 
 @pytest.fixture
@@ -98,19 +100,19 @@ async def test_to_provider_messages_replaces_the_conversion(repo: MemorySessionR
     assert provider.requests[0].context.messages[0].content == "QUIET"
 
 
-async def test_a_custom_entry_enters_context_only_through_its_projector(repo: MemorySessionRepo) -> None:
+async def test_a_custom_entry_enters_context_only_through_its_projector(backend: str, tmp_path: Path) -> None:
     def project(entry: Entry) -> Sequence[AgentMessage]:
         return (UserMessage(content="a note", timestamp=entry.timestamp),)
 
     provider = ScriptedProvider(answers=["Done."])
-    async with await harness_on(repo, provider, entry_projectors={"note": project}) as harness:
+    async with await harness_on(make_repo(backend, tmp_path), provider, entry_projectors={"note": project}) as harness:
         await harness.session.append_custom_entry("note", {"n": 1})
         await harness.session.append_custom_entry("other")
         await harness.prompt("Go.")
     assert [m.content for m in provider.requests[0].context.messages] == ["a note", "Go."]
 
 
-async def test_a_registered_message_type_is_stored_whole_and_says_what_it_says(repo: MemorySessionRepo) -> None:
+async def test_a_registered_message_type_is_stored_whole_and_says_what_it_says(backend: str, tmp_path: Path) -> None:
     def check(fields: object) -> None:
         if not isinstance(fields, dict) or "level" not in fields:
             raise ValueError("level is missing")
@@ -121,7 +123,7 @@ async def test_a_registered_message_type_is_stored_whole_and_says_what_it_says(r
         to_user=lambda m: UserMessage(content=f"notice {m.fields['level']}", timestamp=m.timestamp),
     )
     provider = ScriptedProvider(answers=["Done."])
-    async with await harness_on(repo, provider, message_types=[notice]) as harness:
+    async with await harness_on(make_repo(backend, tmp_path), provider, message_types=[notice]) as harness:
         message = ExtensionMessage(role="notice", fields={"level": 3, "timestamp": 1})
         assert isinstance(await harness.prompt(message), Ok)
         stored = await harness.session.find_entries(type="message", order="oldestFirst")

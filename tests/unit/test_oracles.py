@@ -8,7 +8,8 @@ import pytest
 from agent_harness import build_context
 from agent_harness.errors import CorruptLog, CorruptSession
 from agent_harness.lanes.restore import inspect_lane
-from agent_harness.types.codec import dump, dump_record
+from agent_harness.session.storage import EntryItem, LabelItem, LaneItem, LogItem, NameItem, RecordItem
+from agent_harness.types.codec import dump, dump_entry, dump_record
 from agent_harness.types.state import EffectiveLaneConfiguration, LaneReductionResult, ModelRef, OperationState
 from session_backends import JsonlSessionRepo
 
@@ -136,31 +137,52 @@ async def prefix_wire(path: Path, defaults: EffectiveLaneConfiguration) -> dict:
         }
 
 
+def item_wire(item: LogItem) -> dict:
+    """The oracle's form of a log item: it names no lane of an entry, and leaves out what a fact clears."""
+    match item:
+        case EntryItem():
+            return {"kind": "entry", "seq": item.seq, "entry": dump_entry(item.entry)}
+        case RecordItem():
+            return {"kind": "record", "seq": item.seq, "record": dump_record(item.record)}
+        case LaneItem():
+            return {"kind": "lane", "seq": item.seq, "lane": item.lane, "leafId": item.leaf_id}
+        case NameItem():
+            name = {} if item.name is None else {"name": item.name}
+            return {"kind": "fact", "seq": item.seq, "fact": "name", **name}
+        case LabelItem():
+            label = {} if item.label is None else {"label": item.label}
+            return {"kind": "fact", "seq": item.seq, "fact": "label", "targetId": item.target_id, **label}
+
+
+async def check_oracle(oracle: dict, raw: bytes, folder: Path) -> None:
+    """Every prefix of the file, and the log of the whole."""
+    lines = raw.splitlines(keepends=True)
+    assert [prefix["lines"] for prefix in oracle["prefixes"]] == list(range(1, len(lines) + 1))
+    for expected in oracle["prefixes"]:
+        path = folder / f"{expected['lines']}.jsonl"
+        path.write_bytes(b"".join(lines[: expected["lines"]]))
+        actual = await prefix_wire(path, defaults_of(oracle))
+        for key, value in actual.items():
+            assert value == expected[key], f"{oracle['file']}, {expected['lines']} lines, {key}"
+    async with await JsonlSessionRepo(folder).open(str(path), read_only=True) as session:
+        assert [item_wire(item) for item in await session.get_log()] == oracle["log"]
+
+
 @pytest.mark.parametrize("name", FILES)
 async def test_every_prefix_reduces_as_the_oracle_says(name: str, tmp_path: Path) -> None:
     oracle = json.loads((FIXTURES / f"{name}.oracle.json").read_text())
-    lines = (FIXTURES / f"{name}.jsonl").read_bytes().split(b"\n")
-    for expected in oracle["prefixes"]:
-        path = tmp_path / f"{name}-{expected['lines']}.jsonl"
-        path.write_bytes(b"\n".join(lines[: expected["lines"]]) + b"\n")
-        actual = await prefix_wire(path, defaults_of(oracle))
-        for key, value in actual.items():
-            assert value == expected[key], f"{name}, {expected['lines']} lines, {key}"
+    await check_oracle(oracle, (FIXTURES / f"{name}.jsonl").read_bytes(), tmp_path)
 
 
 async def test_unicode_is_refused_for_its_lone_surrogate_and_accepted_without_it(tmp_path: Path) -> None:
-    oracle = json.loads((FIXTURES / "unicode.oracle.json").read_text())
+    text = (FIXTURES / "unicode.oracle.json").read_text()
     raw = (FIXTURES / "unicode.jsonl").read_bytes()
     refused = tmp_path / "refused.jsonl"
     refused.write_bytes(raw)
     with pytest.raises(CorruptSession, match="line 3"):
         await JsonlSessionRepo(tmp_path).open(str(refused), read_only=True)
-    sound = tmp_path / "sound.jsonl"
-    sound.write_bytes(raw.replace(b"lone \\ud800 end", b"lone end"))
-    expected = json.loads(json.dumps(oracle["prefixes"][-1]).replace("lone \\ud800 end", "lone end"))
-    actual = await prefix_wire(sound, defaults_of(oracle))
-    for key, value in actual.items():
-        assert value == expected[key], key
+    oracle = json.loads(json.dumps(json.loads(text)).replace("lone \\ud800 end", "lone end"))
+    await check_oracle(oracle, raw.replace(b"lone \\ud800 end", b"lone end"), tmp_path)
 
 
 CORRUPTION = json.loads((FIXTURES / "corruption.oracle.json").read_text())["cases"]

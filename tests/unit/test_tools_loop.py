@@ -203,7 +203,9 @@ async def test_a_run_goes_on_after_a_tool_that_was_cancelled_from_inside(repo: S
     session = await repo.create()
     rig = await open_rig(session, answer(calls=calls(2)), "done", tools=[tool_of(execute)])
     assert (await rig.harness.prompt("go")).unwrap().final_message.text == "done"
-    assert all(message.is_error for message in results_of(await session.get_log()).values())
+    results = results_of(await session.get_log())
+    assert list(results) == ["c1", "c2"]
+    assert all(message.is_error for message in results.values())
     await assert_sound(session)
 
 
@@ -539,9 +541,11 @@ async def test_a_called_tool_alone_decides_the_mode() -> None:
     batch = Batch()
     work = await start(batch.run(calls(2), batch.held.tool(), batch.held.tool("other", execution_mode="sequential")))
     await until(lambda: len(batch.held.made) == 2)
+    assert batch.lines == [f"{what} {c}" for c in ("c1", "c2") for what in ("clear", "start")]  # both, none settled
     for call_id in ("c1", "c2"):
         batch.held.gate(call_id).set()
-    await work
+    outcome: ToolBatchResult = await work
+    assert [(message.tool_call_id, message.is_error) for message in outcome.messages] == [("c1", False), ("c2", False)]
 
 
 async def test_refused_calls_take_their_place_and_the_others_run() -> None:
