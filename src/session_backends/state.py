@@ -34,7 +34,11 @@ from .staging import Mutation, open_after
 _SLOT = {entry_type: slot for slot, entry_type in enumerate(get_args(EntryType))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+# Rows are never changed. They are not declared frozen, because that makes one cost three times as much, and a load
+# makes one for each line.
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class EntryRow:
     """An entry's bytes and what entries are selected by."""
 
@@ -52,7 +56,7 @@ class EntryRow:
         return self.parent if entry_type is None else self.above[_SLOT[entry_type]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RecordRow:
     """A record's bytes and what records are selected by."""
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, ClassVar, TypeAlias, TypeVar, cast, get_args
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, StrictBool, StrictFloat, StrictInt, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
@@ -19,7 +19,7 @@ WIRE = ConfigDict(alias_generator=to_camel, extra="forbid")
 
 Int: TypeAlias = StrictInt
 Bool: TypeAlias = StrictBool
-Number: TypeAlias = StrictInt | StrictFloat
+Number: TypeAlias = Annotated[StrictInt | StrictFloat, Field(union_mode="left_to_right")]
 """An int stays an int: `0` and `0.0` are different bytes on the wire."""
 
 
@@ -68,12 +68,12 @@ class Open:
     @model_validator(mode="before")
     @classmethod
     def collect_unknown_keys(cls, value: object) -> object:
-        """Move keys that are none of the fields' into `extra`."""
+        """Move keys that are none of the fields' into `extra`. Called for each part of each line of a load."""
         if not isinstance(value, dict):
             return value
-        raw = cast("dict[str, object]", value)
+        raw: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
         known = _known_keys(cast("type", cls))
-        if raw.keys() <= known:
+        if known.issuperset(raw):
             return raw
         inside = {k: v for k, v in raw.items() if k in known}
         inside["extra"] = {k: v for k, v in raw.items() if k not in known}

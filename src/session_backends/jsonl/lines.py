@@ -6,7 +6,6 @@ line hides no duplicate key and no number that lost digits; only other lines are
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never, cast
 
 from agent_harness.errors import CorruptSession, UnsupportedFormat
@@ -41,15 +40,6 @@ _LABEL_KEYS = frozenset({"kind", "seq", "fact", "targetId", "label"})
 
 class LineError(ValueError):
     """A line that is none of format 4. The text names the reason, never the content."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A log item as it stands in a file. `keys` is the order its top-level keys were read in."""
-
-    item: LogItem
-    lane: str | None = None  # entries: the lane whose leaf it becomes; absent for an imported one
-    keys: tuple[str, ...] = ()
 
 
 def at_line(error: Exception, number: int, offset: int, path: str) -> CorruptSession:
@@ -107,14 +97,13 @@ def _bounded_int(digits: str) -> None:
         raise LineError("integer does not fit in 64 bits")
 
 
-def decode_line(raw: bytes) -> Line:
-    """A mutation line, without its newline.
+def decode_line(raw: bytes) -> Mutation:
+    """A mutation line, without its newline; of an entry or a record the bytes are kept as they stand.
 
     Raises:
         LineError: naming the reason.
     """
     wire = parse_object(raw)
-    keys = tuple(wire)
     kind = wire.get("kind")
     try:
         match kind:
@@ -123,17 +112,17 @@ def decode_line(raw: bytes) -> Line:
                 del wire["kind"]
                 wire.pop("lane", None)
                 entry = load_entry(wire)
-                return Line(item=EntryItem(seq=entry.seq, entry=entry, lane=lane), lane=lane, keys=keys)
+                return Mutation(item=EntryItem(seq=entry.seq, entry=entry, lane=lane), wire=raw, lane=lane)
             case "record":
                 del wire["kind"]
                 record = load_record(wire)
-                return Line(item=RecordItem(seq=record.seq, record=record), keys=keys)
+                return Mutation(item=RecordItem(seq=record.seq, record=record), wire=raw)
             case "lane":
                 _check_keys(wire, _LANE_KEYS)
                 leaf_id = None if "leafId" in wire and wire["leafId"] is None else _text(wire, "leafId")
-                return Line(item=LaneItem(seq=_seq(wire), lane=_text(wire, "lane"), leaf_id=leaf_id), keys=keys)
+                return Mutation(item=LaneItem(seq=_seq(wire), lane=_text(wire, "lane"), leaf_id=leaf_id))
             case "fact":
-                return Line(item=_fact(wire), keys=keys)
+                return Mutation(item=_fact(wire))
             case "header":
                 raise LineError("a second header")
             case _:
@@ -191,13 +180,12 @@ def _int(wire: Wire, key: str) -> int:
     return value
 
 
-def encode_line(line: Line) -> bytes:
-    """The inverse of `decode_line`, keys in the order they were read in, else in the order of the format."""
-    item = line.item
+def encode_line(item: LogItem) -> bytes:
+    """The line of an item, keys in the order of the format."""
     wire: Wire
     match item:
-        case EntryItem(entry=entry):
-            wire = {"kind": "entry", **({} if line.lane is None else {"lane": line.lane}), **dump_entry(entry)}
+        case EntryItem(entry=entry, lane=lane):
+            wire = {"kind": "entry", **({} if lane is None else {"lane": lane}), **dump_entry(entry)}
         case RecordItem(record=record):
             wire = {"kind": "record", **dump_record(record)}
         case LaneItem():
@@ -212,7 +200,7 @@ def encode_line(line: Line) -> bytes:
                 wire["label"] = item.label
         case _:
             assert_never(item)
-    return encode({key: wire[key] for key in line.keys} if line.keys else wire)
+    return encode(wire)
 
 
 def line_of(mutation: Mutation) -> bytes:
@@ -224,7 +212,7 @@ def line_of(mutation: Mutation) -> bytes:
         case RecordItem():
             return b'{"kind":"record",' + mutation.wire[1:]
         case LaneItem() | NameItem() | LabelItem():
-            return encode_line(Line(item=mutation.item))
+            return encode_line(mutation.item)
         case _:
             assert_never(mutation.item)
 

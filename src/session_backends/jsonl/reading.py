@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from agent_harness.errors import CorruptSession, InvalidWrite, UnsupportedFormat
 from agent_harness.session.storage import (
@@ -14,7 +14,6 @@ from agent_harness.session.storage import (
     LabelItem,
     LaneItem,
     NameItem,
-    RecordItem,
     SessionMetadata,
 )
 from agent_harness.types.codec import WireError, dump_entry, encode, parse
@@ -43,8 +42,7 @@ class Loaded:
     old_parent: str | None = None  # of an old file: its parent's path, as written there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawLine:
+class RawLine(NamedTuple):
     """A line as it stands in a file, without its newline."""
 
     number: int  # 1-based
@@ -69,7 +67,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[RawLine]:
             piece = chunk[start:end]
             length += len(piece)
             raw = b"" if length > MAX_LINE else b"".join((*parts, piece)) if parts else piece
-            yield RawLine(number=number, offset=offset, length=length, raw=raw, ended=True)
+            yield RawLine(number, offset, length, raw, True)
             offset += length + 1
             number, length, start = number + 1, 0, end + 1
             parts.clear()
@@ -80,7 +78,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[RawLine]:
         elif rest:
             parts.append(rest)
     if length:
-        yield RawLine(number=number, offset=offset, length=length, raw=b"".join(parts), ended=False)
+        yield RawLine(number, offset, length, b"".join(parts), False)
 
 
 def load(raw: bytes, path: Path, *, strict: bool = False) -> Loaded:
@@ -132,7 +130,7 @@ def load_prefix(chunks: Iterable[bytes], path: Path) -> tuple[Loaded, CorruptSes
             if metadata is None:
                 metadata = decode_header(_trimmed(line))
             else:
-                mutation = _mutation(_trimmed(line))
+                mutation = decode_line(_trimmed(line))
                 check(state, mutation)
                 state.apply(mutation)
         except (LineError, InvalidWrite) as error:
@@ -169,15 +167,6 @@ def _parses(tail: bytes) -> bool:
     except WireError:
         return False
     return True
-
-
-def _mutation(raw: bytes) -> Mutation:
-    line = decode_line(raw)
-    match line.item:
-        case EntryItem() | RecordItem():
-            return Mutation(item=line.item, wire=raw, lane=line.lane)
-        case _:
-            return Mutation(item=line.item)
 
 
 def is_old(raw: bytes) -> bool:
