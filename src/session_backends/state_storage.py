@@ -19,7 +19,7 @@ from agent_harness.session.storage import (
     SessionStats,
 )
 from agent_harness.types.clock import WallClock
-from agent_harness.types.codec import Sealed, encode
+from agent_harness.types.codec import Sealed
 from agent_harness.types.entries import Entry, ProvisionedEntry
 from agent_harness.types.records import LaneRecord, NewRecord
 
@@ -89,7 +89,7 @@ class StateStorage:
 
     async def append_entry(self, entry: Sealed[ProvisionedEntry], lane: str, on_commit: OnEntry | None = None) -> Entry:
         """See `SessionStorage`."""
-        wire = encode(entry.wire)
+        wire = entry.wire
 
         def job(staged: Staged) -> Draft[Entry]:
             mutation = staged.append_entry(entry.value, wire, lane, self._clock.now_ms())
@@ -100,7 +100,7 @@ class StateStorage:
 
     async def append_record(self, record: Sealed[NewRecord], on_commit: OnRecord | None = None) -> LaneRecord:
         """See `SessionStorage`."""
-        wire = encode(record.wire)
+        wire = record.wire
 
         def job(staged: Staged) -> Draft[LaneRecord]:
             mutation = staged.append_record(record.value, wire, self._clock.now_ms())

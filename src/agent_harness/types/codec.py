@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import InvalidPayload
 from .entries import Entry, EntryBody, ProvisionedEntry
-from .json import MAX_BYTES, InvalidJson, JsonValue, Path, canon, check_text, json_path
+from .json import MAX_BYTES, MAX_DEPTH, InvalidJson, JsonValue, Path, canon, check_text, json_path
 from .messages import AgentMessage, AssistantMessage, ExtensionMessage, Usage
 from .records import LaneRecord, NewRecord, RecordBody
 from .tools import AgentToolResult
@@ -93,7 +93,9 @@ def dump(value: object, path: Path = ()) -> JsonValue:
     if isinstance(value, str):
         check_text(value, path)
         return value
-    if isinstance(value, tuple | frozenset):
+    if value is None or isinstance(value, (int, float)):
+        return canon(value, path)
+    if isinstance(value, (tuple, frozenset)):
         items = cast("tuple[object, ...]", value)
         return [dump(item, (*path, i)) for i, item in enumerate(items)]
     if isinstance(value, ExtensionMessage):
@@ -128,32 +130,29 @@ def encode(wire: JsonValue) -> bytes:
     return orjson.dumps(wire)
 
 
-def _check_depth_and_size(wire: Wire, max_bytes: int) -> None:
-    # The depth of our own envelopes counts as well: one limit for the whole line.
-    canon(wire)
-    size = len(encode(wire))
-    if size > max_bytes:
-        raise InvalidJson("$", f"{size} bytes are more than the limit of {max_bytes}")
-
-
 S = TypeVar("S", ProvisionedEntry, NewRecord)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed(Generic[S]):
-    """A write that passed the check, with its wire form. Storage takes nothing else."""
+    """A write that passed the check, encoded once: `wire` is its JSON. Storage takes nothing else."""
 
     value: S
-    wire: Wire
+    wire: bytes
 
 
-def _sealed_wire(build: Callable[[], Wire], max_bytes: int) -> Wire:
+def _checked(build: Callable[[], Wire], max_bytes: int) -> tuple[Wire, bytes]:
     try:
         wire = build()
-        _check_depth_and_size(wire, max_bytes)
+        raw = encode(wire)
+        if len(raw) > max_bytes:
+            raise InvalidJson("$", f"{len(raw)} bytes are more than the limit of {max_bytes}")
+        # Our own envelopes count as well: one limit for the whole line. Nesting too deep takes this many brackets.
+        if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
+            canon(wire)
     except InvalidJson as error:
         raise InvalidPayload(f"payload refused at {error}") from None
-    return wire
+    return wire, raw
 
 
 def seal_entry(entry: ProvisionedEntry, max_bytes: int = MAX_BYTES) -> Sealed[ProvisionedEntry]:
@@ -169,8 +168,8 @@ def seal_entry(entry: ProvisionedEntry, max_bytes: int = MAX_BYTES) -> Sealed[Pr
     message = getattr(entry.body, "message", None)
     if isinstance(message, AssistantMessage) and message.stop_reason == "pending":
         raise InvalidPayload("an assistant message with stop reason 'pending' is not settled")
-    wire = _sealed_wire(lambda: {"id": entry.id, **dump_object(entry.body)}, max_bytes)
-    return Sealed(ProvisionedEntry(id=entry.id, body=_seal_body(entry_body, wire, "id")), wire)
+    wire, raw = _checked(lambda: {"id": entry.id, **dump_object(entry.body)}, max_bytes)
+    return Sealed(ProvisionedEntry(id=entry.id, body=_seal_body(entry_body, wire, "id")), raw)
 
 
 def seal_record(record: NewRecord, max_bytes: int = MAX_BYTES) -> Sealed[NewRecord]:
@@ -186,9 +185,9 @@ def seal_record(record: NewRecord, max_bytes: int = MAX_BYTES) -> Sealed[NewReco
         body = dump_object(record.body)
         return {"type": body.pop("type"), "id": record.id, "lane": record.lane, **body}
 
-    wire = _sealed_wire(build, max_bytes)
+    wire, raw = _checked(build, max_bytes)
     body = _seal_body(record_body, wire, "id", "lane")
-    return Sealed(NewRecord(id=record.id, lane=record.lane, body=body), wire)
+    return Sealed(NewRecord(id=record.id, lane=record.lane, body=body), raw)
 
 
 def _seal_body(load: Callable[[Wire], T], wire: Wire, *envelope: str) -> T:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_harness.session.storage import MAIN, RecordItem, SessionMetadata, SessionStats
 from agent_harness.types.clock import WallClock
-from agent_harness.types.codec import encode, seal_record
+from agent_harness.types.codec import seal_record
 from agent_harness.types.ids import IdGenerator
 from agent_harness.types.messages import Usage
 from agent_harness.types.records import AdjustmentUsage, NewRecord
@@ -44,7 +44,7 @@ class Conversion:
         """The ledger entry that keeps the totals: old files have no `usage` records."""
         body = AdjustmentUsage(usage=self.usage, details={"source": "v3-import"})
         sealed = seal_record(NewRecord(id=self.id_generator.next(), lane=MAIN, body=body))
-        mutation = staged.append_record(sealed.value, encode(sealed.wire), self.clock.now_ms())
+        mutation = staged.append_record(sealed.value, sealed.wire, self.clock.now_ms())
 
         def commit() -> object:
             # Until now the usage was counted from the entries.

@@ -20,7 +20,13 @@ _INSERT = """INSERT INTO branch_entries
 BRANCH_WITH = "SELECT branch_id, entry_seq FROM branch_entries WHERE session_id = ? AND entry_id = ? LIMIT 1"
 """Any branch that holds an entry, and the entry's place in it."""
 
-BRANCH_ENDING = "SELECT branch_id FROM branch_tips WHERE session_id = ? AND tip_id = ?"
+MOVE_TIP = "UPDATE branch_tips SET tip_id = ? WHERE session_id = ? AND tip_id = ?"
+"""To a new entry from its parent, where a branch ends there."""
+
+APPEND_TO_BRANCH = """INSERT INTO branch_entries
+    (session_id, branch_id, entry_seq, entry_id, entry_type, custom_type)
+    SELECT session_id, branch_id, ?, tip_id, ?, ? FROM branch_tips WHERE session_id = ? AND tip_id = ?"""
+"""The new tip, in the branch that ends in it."""
 
 COPY_PATH = """INSERT INTO branch_entries (session_id, branch_id, entry_seq, entry_id, entry_type, custom_type)
     SELECT session_id, ?, entry_seq, entry_id, entry_type, custom_type FROM branch_entries
@@ -33,24 +39,18 @@ def append(conn: sqlite3.Connection, session_id: str, entry: Entry) -> None:
     Runs in the append's own transaction. The parent is in the cache, or None for a new root.
     """
     parent_id = entry.parent_id
-    tip = None if parent_id is None else conn.execute(BRANCH_ENDING, (session_id, parent_id)).fetchone()
-    if tip is not None:
-        branch_id: int = tip[0]
-        conn.execute(
-            "UPDATE branch_tips SET tip_id = ? WHERE session_id = ? AND tip_id = ?", (entry.id, session_id, parent_id)
-        )
-    else:
-        branch_id = entry.seq
+    moved = 0 if parent_id is None else conn.execute(MOVE_TIP, (entry.id, session_id, parent_id)).rowcount
+    if not moved:
         if parent_id is not None:
             source = conn.execute(BRANCH_WITH, (session_id, parent_id)).fetchone()
             if source is None:
                 raise sqlite3.IntegrityError("the parent entry is missing from the branch cache")
-            conn.execute(COPY_PATH, (branch_id, session_id, *source))
+            conn.execute(COPY_PATH, (entry.seq, session_id, *source))
         conn.execute(
             "INSERT INTO branch_tips (session_id, branch_id, tip_id) VALUES (?, ?, ?)",
-            (session_id, branch_id, entry.id),
+            (session_id, entry.seq, entry.id),
         )
-    conn.execute(_INSERT, (session_id, branch_id, entry.seq, entry.id, entry.type, custom_type_of(entry)))
+    conn.execute(APPEND_TO_BRANCH, (entry.seq, entry.type, custom_type_of(entry), session_id, entry.id))
 
 
 def custom_type_of(entry: Entry) -> str | None:

@@ -1,6 +1,6 @@
 """What an opened session keeps in memory. It changes only by commits, in commit order."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent_harness.session.stats import count_entry, count_record
 from agent_harness.session.storage import LanePointer, SessionStats
@@ -8,7 +8,7 @@ from agent_harness.types.entries import Entry
 from agent_harness.types.records import LaneRecord, OperationFinished, OperationStarted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LaneState:
     """A lane's leaf and its open operation."""
 
@@ -32,7 +32,7 @@ class Live:
         """An entry was committed at `lane`'s leaf."""
         self.last_seq = entry.seq
         self.stats = count_entry(self.stats, entry)
-        self.lanes[lane] = replace(self.lanes[lane], leaf_id=entry.id)
+        self.lanes[lane].leaf_id = entry.id
 
     def recorded(self, record: LaneRecord) -> None:
         """A record was committed."""
@@ -40,15 +40,14 @@ class Live:
         self.stats = count_record(self.stats, record)
         state = self.lanes[record.lane]
         if isinstance(record.body, OperationStarted):
-            self.lanes[record.lane] = replace(state, open_operation_id=record.id)
+            state.open_operation_id = record.id
         elif isinstance(record.body, OperationFinished) and state.open_operation_id == record.body.run_id:
-            self.lanes[record.lane] = replace(state, open_operation_id=None)
+            state.open_operation_id = None
 
     def pointed(self, seq: int, lane: str, leaf_id: str | None) -> None:
         """A lane was created or moved."""
         self.last_seq = seq
-        known = self.lanes.get(lane)
-        self.lanes[lane] = LaneState(leaf_id=leaf_id) if known is None else replace(known, leaf_id=leaf_id)
+        self.lanes.setdefault(lane, LaneState(leaf_id=leaf_id)).leaf_id = leaf_id
 
     def advanced(self, seq: int) -> None:
         """A fact was committed."""

@@ -5,7 +5,7 @@ Refusals raise before the first row is written; the caller's savepoint undoes th
 
 import sqlite3
 from collections.abc import Sequence
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from agent_harness.errors import DuplicateId, LaneAlreadyExists, OperationOpen, UnknownEntry, UnknownLane
 from agent_harness.session.stats import count_entry, count_record
@@ -67,16 +67,16 @@ def append_entry(
     Raises:
         UnknownLane, DuplicateId.
     """
-    leaf_id = _lane(conn, session_id, lane)[0]
-    _check_new(conn, session_id, sealed.value.id)
+    place = _place(conn, session_id, lane, sealed.value.id)
     entry = Entry(
         id=sealed.value.id,
-        seq=_next_seq(conn, session_id),
-        parent_id=leaf_id,
+        seq=place.seq,
+        parent_id=place.leaf_id,
         timestamp=timestamp,
         body=sealed.value.body,
     )
-    insert_entry(conn, session_id, entry, encode(sealed.wire), lane)
+    _take_seq(conn, session_id)
+    insert_entry(conn, session_id, entry, sealed.wire, lane)
     conn.execute("UPDATE lanes SET leaf_id = ? WHERE session_id = ? AND lane = ?", (entry.id, session_id, lane))
     if isinstance(entry.body, MessageBody):  # `count_entry`, in place: the usage stays as it is
         conn.execute("UPDATE session_stats SET message_count = message_count + 1 WHERE session_id = ?", (session_id,))
@@ -103,11 +103,11 @@ def append_record(conn: sqlite3.Connection, session_id: str, sealed: Sealed[NewR
         UnknownLane, DuplicateId, OperationOpen.
     """
     new = sealed.value
-    open_id = _lane(conn, session_id, new.lane)[1]
-    _check_new(conn, session_id, new.id)
-    if isinstance(new.body, OperationStarted) and open_id is not None:
-        raise OperationOpen(new.lane, open_id)
-    record = LaneRecord(id=new.id, lane=new.lane, seq=_next_seq(conn, session_id), timestamp=timestamp, body=new.body)
+    place = _place(conn, session_id, new.lane, new.id)
+    if isinstance(new.body, OperationStarted) and place.open_id is not None:
+        raise OperationOpen(new.lane, place.open_id)
+    record = LaneRecord(id=new.id, lane=new.lane, seq=place.seq, timestamp=timestamp, body=new.body)
+    _take_seq(conn, session_id)
     kind = new.body.intent.kind if isinstance(new.body, OperationStarted) else None
     conn.execute(
         """INSERT INTO records (session_id, seq, id, lane, run_id, type, op_kind, timestamp, payload)
@@ -121,12 +121,12 @@ def append_record(conn: sqlite3.Connection, session_id: str, sealed: Sealed[NewR
             record.type,
             kind,
             timestamp,
-            encode(sealed.wire),
+            sealed.wire,
         ),
     )
     if isinstance(new.body, OperationStarted):
         _set_open(conn, session_id, new.lane, new.id)
-    elif isinstance(new.body, OperationFinished) and open_id == new.body.run_id:
+    elif isinstance(new.body, OperationFinished) and place.open_id == new.body.run_id:
         _set_open(conn, session_id, new.lane, None)
     if new.body.type == "usage":
         _save_stats(conn, session_id, count_record(load_stats(conn, session_id), record))
@@ -156,7 +156,7 @@ def move_lane(conn: sqlite3.Connection, session_id: str, lane: str, to: str | No
     Raises:
         UnknownLane, UnknownEntry.
     """
-    _lane(conn, session_id, lane)
+    _check_lane(conn, session_id, lane)
     _check_entry(conn, session_id, to)
     seq = _next_seq(conn, session_id)
     conn.execute("UPDATE lanes SET leaf_id = ? WHERE session_id = ? AND lane = ?", (to, session_id, lane))
@@ -204,23 +204,33 @@ def import_items(conn: sqlite3.Connection, session_id: str, items: Sequence[LogI
     _save_stats(conn, session_id, stats)
 
 
-def _lane(conn: sqlite3.Connection, session_id: str, lane: str) -> tuple[str | None, str | None]:
-    row: tuple[str | None, str | None] | None = conn.execute(
-        "SELECT leaf_id, open_operation_id FROM lanes WHERE session_id = ? AND lane = ?", (session_id, lane)
-    ).fetchone()
+def _check_lane(conn: sqlite3.Connection, session_id: str, lane: str) -> None:
+    if conn.execute("SELECT 1 FROM lanes WHERE session_id = ? AND lane = ?", (session_id, lane)).fetchone() is None:
+        raise UnknownLane(lane)
+
+
+class _Place(NamedTuple):
+    """Where the next item of a lane goes."""
+
+    leaf_id: str | None
+    open_id: str | None  # the lane's open operation
+    seq: int
+
+
+_PLACE = """SELECT leaf_id, open_operation_id, (SELECT next_seq FROM session_sequences WHERE session_id = ?1),
+        EXISTS (SELECT 1 FROM entries WHERE session_id = ?1 AND id = ?3)
+        OR EXISTS (SELECT 1 FROM records WHERE session_id = ?1 AND id = ?3)
+    FROM lanes WHERE session_id = ?1 AND lane = ?2"""
+
+
+def _place(conn: sqlite3.Connection, session_id: str, lane: str, new_id: str) -> _Place:
+    row = conn.execute(_PLACE, (session_id, lane, new_id)).fetchone()
     if row is None:
         raise UnknownLane(lane)
-    return row
-
-
-def _check_new(conn: sqlite3.Connection, session_id: str, item_id: str) -> None:
-    found = conn.execute(
-        """SELECT 1 FROM entries WHERE session_id = ?1 AND id = ?2
-        UNION ALL SELECT 1 FROM records WHERE session_id = ?1 AND id = ?2""",
-        (session_id, item_id),
-    ).fetchone()
-    if found is not None:
-        raise DuplicateId(item_id)
+    leaf_id, open_id, seq, taken = row
+    if taken:
+        raise DuplicateId(new_id)
+    return _Place(leaf_id, open_id, seq)
 
 
 def _check_entry(conn: sqlite3.Connection, session_id: str, entry_id: str | None) -> None:
@@ -232,10 +242,13 @@ def _check_entry(conn: sqlite3.Connection, session_id: str, entry_id: str | None
 
 
 def _next_seq(conn: sqlite3.Connection, session_id: str) -> int:
-    conn.execute("UPDATE session_sequences SET next_seq = next_seq + 1 WHERE session_id = ?", (session_id,))
-    row = conn.execute("SELECT next_seq - 1 FROM session_sequences WHERE session_id = ?", (session_id,)).fetchone()
-    seq: int = row[0]
+    seq: int = conn.execute("SELECT next_seq FROM session_sequences WHERE session_id = ?", (session_id,)).fetchone()[0]
+    _take_seq(conn, session_id)
     return seq
+
+
+def _take_seq(conn: sqlite3.Connection, session_id: str) -> None:
+    conn.execute("UPDATE session_sequences SET next_seq = next_seq + 1 WHERE session_id = ?", (session_id,))
 
 
 def _set_open(conn: sqlite3.Connection, session_id: str, lane: str, run_id: str | None) -> None:

@@ -90,12 +90,14 @@ class Writer:
         cancelled: asyncio.CancelledError | None = None
         while True:
             try:
-                value = await asyncio.shield(job.future)
+                value = await job.future
                 break
             except asyncio.CancelledError as error:
-                if self._revoke(job):
+                if self._revoke(job) or job.state is JobState.DONE:
                     raise
                 cancelled = error
+                if job.future.cancelled():  # with its waiter; the job goes on and tells a new one
+                    job.future = job.loop.create_future()
             except BaseException:
                 if cancelled is not None:
                     raise cancelled from None
