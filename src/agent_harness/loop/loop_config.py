@@ -17,7 +17,7 @@ class AgentContext:
     """What the model sees besides the prompts. Never changed by the loop."""
 
     messages: Sequence[AgentMessage] = ()
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, repr=False)
     tools: Sequence[AgentTool] = ()
 
 
@@ -58,7 +58,7 @@ class AgentLoopConfig:
     on_payload: OnPayload | None = None
     on_response: OnResponse | None = None
     sequential_tools: bool = False
-    tool_context: object = None  # reaches tools as `invocation.context`
+    tool_context: object = field(default=None, repr=False)  # reaches tools as `invocation.context`
     before_tool_call: BeforeToolCall | None = None
     after_tool_call: AfterToolCall | None = None
     get_steering_messages: GetMessages | None = None  # asked before the first turn and after each

@@ -59,7 +59,7 @@ class StreamAssistantConfig:
     model: Model
     models: Models
     now_ms: Callable[[], int]
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, repr=False)
     tools: Sequence[AgentTool] = ()
     options: StreamOptions = field(default_factory=StreamOptions)
     transform_context: TransformMessages | None = None  # pruning, injection; its output is never cached

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..types.messages import AssistantMessage
@@ -48,7 +48,7 @@ class Reader(Protocol):
 class Request:
     """What `drive` needs besides the reader."""
 
-    source: Source
+    source: Source = field(repr=False)  # bound to what it sends
     context: RequestContext
     timeout_ms: int | None
     explain: Callable[[Exception], Failure]
