@@ -1,8 +1,7 @@
 """Canaries planted in everything a conversation and its credentials consist of reach no span, log line or exception."""
 
 import asyncio
-import traceback
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, answer, call, start
 from agent_harness.types.messages import ExtensionMessage, Usage
 from session_backends.faults import Faults, FaultyRepo
-from tests.support.canaries import CONTENT, SECRETS, Leaks, canary, found
+from tests.support.canaries import CONTENT, SECRETS, Leaks, canary, found, locals_of
 from tests.support.rig import Held, Rig, open_rig, turns, until
 
 OVERLOADED = answer(error_message="overloaded", error_code="overloaded")
@@ -242,19 +241,6 @@ async def test_a_fault(repo: SessionRepo, leaks: Leaks) -> None:
 
 MASKED = (*SECRETS, canary("system"))
 """What no local of ours may show. The text of a conversation is in messages, which a reporter sees all the same."""
-
-
-def locals_of(error: BaseException | None) -> list[str]:
-    """What a traceback with `capture_locals` shows of our own frames, those of causes and contexts too."""
-    if error is None:
-        return []
-    stack = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), capture_locals=True)
-    shown = [f"{name}={value}" for frame in stack if "/src/" in frame.filename for name, value in locals_in(frame)]
-    return [*shown, *locals_of(error.__cause__ or error.__context__)]
-
-
-def locals_in(frame: traceback.FrameSummary) -> Iterable[tuple[str, str]]:
-    return (frame.locals or {}).items()
 
 
 async def test_a_traceback_with_locals_shows_no_credential(repo: SessionRepo, leaks: Leaks) -> None:
