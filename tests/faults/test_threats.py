@@ -80,6 +80,8 @@ THREATS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "unit/providers/test_behaviours.py": (
             "test_a_key_echoed_by_the_server_is_hidden",
+            "test_every_requests_own_key_and_headers_are_hidden_where_the_server_echoes_them",
+            "test_a_traceback_with_locals_shows_no_secret",
             "test_secrets_and_content_appear_in_no_repr_and_no_log",
             "test_a_malformed_chunk_is_a_retryable_error_that_quotes_nothing",
         ),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -70,3 +71,16 @@ class Leaks:
 def found(text: str, canaries: Iterable[str]) -> Sequence[str]:
     """Which canaries `text` holds."""
     return [planted for planted in canaries if planted in text]
+
+
+def locals_of(error: BaseException | None) -> list[str]:
+    """What a traceback with `capture_locals` shows of our own frames, those of causes and contexts too."""
+    if error is None:
+        return []
+    stack = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), capture_locals=True)
+    shown = [f"{name}={value}" for frame in stack if "/src/" in frame.filename for name, value in locals_in(frame)]
+    return [*shown, *locals_of(error.__cause__ or error.__context__)]
+
+
+def locals_in(frame: traceback.FrameSummary) -> Iterable[tuple[str, str]]:
+    return (frame.locals or {}).items()

@@ -1,8 +1,7 @@
 """Canaries planted in everything a conversation and its credentials consist of reach no span, log line or exception."""
 
 import asyncio
-import traceback
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,15 @@ from agent_harness import (
     TextContent,
     ToolInvocation,
 )
+from agent_harness.abort_signal import AbortSignal
 from agent_harness.hooks.catalog import BeforeTool, ToolDecision
+from agent_harness.loop.loop_config import AgentContext, AgentLoopConfig
 from agent_harness.providers.base import AssistantMessageEvent, Model, ModelRegistry, ProviderContext, RequestContext
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, ScriptedRequest, answer, call, start
 from agent_harness.types.messages import ExtensionMessage, Usage
 from session_backends.faults import Faults, FaultyRepo
-from tests.support.canaries import CONTENT, SECRETS, Leaks, canary, found
+from tests.support.canaries import CONTENT, SECRETS, Leaks, canary, found, locals_of
 from tests.support.rig import Held, Rig, open_rig, turns, until
 
 OVERLOADED = answer(error_message="overloaded", error_code="overloaded")
@@ -238,24 +239,12 @@ async def test_a_fault(repo: SessionRepo, leaks: Leaks) -> None:
     await finish(rig, leaks)
 
 
-CREDENTIALS = tuple(map(canary, ("header", "option-header", "key", "env")))
-
-
-def locals_of(error: BaseException | None) -> list[str]:
-    """What a traceback with `capture_locals` shows of our own frames, those of causes and contexts too."""
-    if error is None:
-        return []
-    stack = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), capture_locals=True)
-    shown = [f"{name}={value}" for frame in stack if "/src/" in frame.filename for name, value in locals_in(frame)]
-    return [*shown, *locals_of(error.__cause__ or error.__context__)]
-
-
-def locals_in(frame: traceback.FrameSummary) -> Iterable[tuple[str, str]]:
-    return (frame.locals or {}).items()
+MASKED = (*SECRETS, canary("system"))
+"""What no local of ours may show. The text of a conversation is in messages, which a reporter sees all the same."""
 
 
 async def test_a_traceback_with_locals_shows_no_credential(repo: SessionRepo, leaks: Leaks) -> None:
-    """Error reporters print every local of every frame. Text of the conversation is there, credentials are masked."""
+    """Error reporters print every local of every frame. Text of the conversation is there, secrets are masked."""
 
     def broken(messages: Any) -> Any:
         raise RuntimeError("no")
@@ -264,13 +253,31 @@ async def test_a_traceback_with_locals_shows_no_credential(repo: SessionRepo, le
     with pytest.raises(HarnessFault) as fault:
         await rig.harness.prompt(canary("prompt"))
     shown = locals_of(fault.value)
-    assert [line[:200] for line in shown if found(line, CREDENTIALS)] == []
+    assert [line[:200] for line in shown if found(line, MASKED)] == []
     # The frames that hold them were looked at: the options of the request, its model, the messages.
     text = "\n".join(shown)
     assert "StreamOptions(" in text
+    assert "StreamAssistantConfig(" in text
+    assert "Environment(" in text
     assert "Model(provider='scripted'" in text
     assert canary("prompt") in text
     await finish(rig, leaks)
+
+
+SECRET_HEADERS = {"x-key": canary("option-header")}
+HOLDERS = [
+    Model(provider="p", id="m", api="a", base_url=f"https://user:{canary('key')}@host/v1", headers=SECRET_HEADERS),
+    StreamOptions(headers=SECRET_HEADERS, metadata={"user": canary("metadata")}),
+    ProviderContext(messages=[], system_prompt=canary("system")),
+    AgentContext(system_prompt=canary("system")),
+    AgentLoopConfig(model=SCRIPTED_MODEL, models=ModelRegistry([]), tool_context={"key": canary("context")}),
+    ToolInvocation(tool_call_id="c", args={}, signal=AbortSignal(), context={"key": canary("context")}),
+]
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=lambda holder: type(holder).__name__)
+def test_what_holds_a_secret_does_not_show_it(holder: object) -> None:
+    assert found(repr(holder), MASKED) == []
 
 
 async def test_a_blocked_call_and_a_policy_that_fails(repo: SessionRepo, leaks: Leaks) -> None:

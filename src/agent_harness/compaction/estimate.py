@@ -11,6 +11,7 @@ from typing import assert_never
 
 import orjson
 
+from ..session.context import UNSENT
 from ..types.messages import (
     AgentMessage,
     AssistantMessage,
@@ -33,8 +34,6 @@ CHARS_PER_TOKEN = 3.5
 DENSE_CHARS_PER_TOKEN = 1.75  # base64, hashes: vocabularies hold no such words
 IMAGE_TOKENS = 1_500
 MESSAGE_TOKENS = 4  # role and separators
-UNSENT = frozenset({"error", "aborted", "deferred", "pending"})
-"""Stop reasons of answers that the projection drops: they take no room and their usage measures nothing kept."""
 
 _DENSE = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
 _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
@@ -111,7 +110,7 @@ def context_tokens(messages: Sequence[AgentMessage], inherited: int = 0) -> int:
     for index in range(len(messages) - 1, inherited - 1, -1):
         message = messages[index]
         if not isinstance(message, AssistantMessage) or message.stop_reason in UNSENT:
-            continue
+            continue  # what is not sent takes no room, and its usage measures nothing kept
         reported = usage_tokens(message.usage)
         # An answer without a reported prompt measures nothing: some servers report output alone.
         if reported > message.usage.output:

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 
+from ..session.context import UNSENT, is_system
 from ..types.entries import BranchSummaryBody, CompactionBody
 from ..types.messages import (
     AgentMessage,
     AssistantMessage,
     CompactionSummaryMessage,
-    ExtensionMessage,
     ImageContent,
     TextContent,
     ToolResultMessage,
 )
 from ..types.structural import CompactionPreparation, CompactResult, SummaryResult
-from .estimate import CHARS_PER_TOKEN, UNSENT, message_tokens, messages_tokens
+from .estimate import CHARS_PER_TOKEN, message_tokens, messages_tokens
 
 LEAST_RESULT_CHARS = 400
 """What stays of a tool result that is cut down, however many there are."""
@@ -38,7 +38,7 @@ def prepare_compaction(
     the context, so even a lone prompt is summarised; it stays beside its summary when it is small, since then what did
     not fit was something else.
     """
-    system = list(takewhile(_is_system, messages))
+    system = list(takewhile(is_system, messages))
     body = list(messages[len(system) :])
     previous: str | None = None
     if body and isinstance(head := body[0], CompactionSummaryMessage):
@@ -124,11 +124,6 @@ def cut_points(messages: Sequence[AgentMessage]) -> list[int]:
         for index, message in enumerate(messages)
         if index not in inside and not isinstance(message, ToolResultMessage)
     ]
-
-
-def _is_system(message: AgentMessage) -> bool:
-    # Compactions of v3 files open with the system message of their time; it stays in front.
-    return isinstance(message, ExtensionMessage) and message.role == "system"
 
 
 # Cutting results down ------------------------------------------------------------------------------------------------

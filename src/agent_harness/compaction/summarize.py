@@ -12,7 +12,7 @@ from typing import assert_never
 
 import orjson
 
-from ..session.context import to_user_message
+from ..session.context import UNSENT, to_user_message
 from ..types.messages import (
     AgentMessage,
     AssistantMessage,
@@ -24,7 +24,7 @@ from ..types.messages import (
     UserContent,
 )
 from ..types.structural import CompactionPreparation
-from .estimate import UNSENT, text_tokens
+from .estimate import text_tokens
 from .prepare import shorten_text
 
 RESULT_CHARS = 2_000

@@ -42,8 +42,8 @@ class Environment:
     thinking_level: str
     default_tool_names: tuple[str, ...] | None  # None: every registered tool
     tools: dict[str, AgentTool]
-    tool_context: object
-    system_prompt: SystemPrompt | None
+    tool_context: object = field(repr=False)
+    system_prompt: SystemPrompt | None = field(repr=False)
     resources: Resources
     stream_options: StreamOptions
     retry: RetryPolicy

@@ -6,10 +6,9 @@ from typing import TypeAlias
 
 from ..clock import SystemClock
 from ..providers.base import Model, Models, OnPayload, OnResponse, StreamOptions
-from ..session.context import to_provider_messages
-from ..types.messages import AgentMessage, AssistantMessage, Message, ThinkingLevel, ToolResultMessage
+from ..types.messages import AgentMessage, AssistantMessage, ThinkingLevel, ToolResultMessage
 from ..types.tools import AgentTool
-from .stream import ConvertMessages, TransformMessages
+from .stream import ConvertMessages, TransformMessages, convert_messages
 from .tools import AfterToolCall, BeforeToolCall
 
 
@@ -18,7 +17,7 @@ class AgentContext:
     """What the model sees besides the prompts. Never changed by the loop."""
 
     messages: Sequence[AgentMessage] = ()
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, repr=False)
     tools: Sequence[AgentTool] = ()
 
 
@@ -46,10 +45,6 @@ PrepareNextTurn: TypeAlias = Callable[[TurnContext], Awaitable[NextTurn | None] 
 ShouldStop: TypeAlias = Callable[[TurnContext], Awaitable[bool] | bool]
 
 
-async def _convert(messages: Sequence[AgentMessage]) -> Sequence[Message]:
-    return to_provider_messages(messages)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLoopConfig:
     """How the loop runs. What a callback raises ends the loop, `before_tool_call` and `after_tool_call` apart: their
@@ -59,11 +54,11 @@ class AgentLoopConfig:
     models: Models
     options: StreamOptions = field(default_factory=StreamOptions)
     transform_context: TransformMessages | None = None
-    to_provider_messages: ConvertMessages = _convert
+    to_provider_messages: ConvertMessages = convert_messages
     on_payload: OnPayload | None = None
     on_response: OnResponse | None = None
     sequential_tools: bool = False
-    tool_context: object = None  # reaches tools as `invocation.context`
+    tool_context: object = field(default=None, repr=False)  # reaches tools as `invocation.context`
     before_tool_call: BeforeToolCall | None = None
     after_tool_call: AfterToolCall | None = None
     get_steering_messages: GetMessages | None = None  # asked before the first turn and after each

@@ -43,13 +43,12 @@ DEPTH_AROUND_MESSAGE = 4
 Emit = Callable[[AssistantMessageEvent], None]
 TransformMessages = Callable[[tuple[AgentMessage, ...]], Awaitable[tuple[AgentMessage, ...]]]
 ConvertMessages = Callable[[Sequence[AgentMessage]], Awaitable[Sequence[Message]]]
-
-
 OnRequestPayload = Callable[[JsonValue, TelemetryContext], Awaitable[JsonValue]]
 """May replace the provider's wire payload; the context is the request's, for what it does itself."""
 
 
-async def _convert(messages: Sequence[AgentMessage]) -> Sequence[Message]:
+async def convert_messages(messages: Sequence[AgentMessage]) -> Sequence[Message]:
+    """What is sent unless an application converts by itself."""
     return to_provider_messages(messages)
 
 
@@ -60,11 +59,11 @@ class StreamAssistantConfig:
     model: Model
     models: Models
     now_ms: Callable[[], int]
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, repr=False)
     tools: Sequence[AgentTool] = ()
     options: StreamOptions = field(default_factory=StreamOptions)
     transform_context: TransformMessages | None = None  # pruning, injection; its output is never cached
-    to_provider_messages: ConvertMessages = _convert
+    to_provider_messages: ConvertMessages = convert_messages
     on_payload: OnRequestPayload | None = None
     on_response: OnResponse | None = None
     signal: AbortSignal = field(default_factory=AbortSignal)

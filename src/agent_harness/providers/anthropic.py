@@ -1,9 +1,9 @@
 """Anthropic Messages (decisions section 7). Extra: `anthropic`."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -16,10 +16,9 @@ from .anthropic_request import anthropic_payload
 from .anthropic_stream import PAUSED, AnthropicReader, RawBlocks
 from .base import AssistantMessageEvent, Model, ProviderContext, RequestContext, StreamOptions
 from .credentials import ApiKey, Credential
-from .drive import Request, drive
+from .drive import drive
 from .exchange import Event, Head
-from .failure import Failure, Secrets, response_failure
-from .sdk import READ_TIMEOUT_MS, SdkConnection, SdkErrors, SdkStream, has_header
+from .sdk import READ_TIMEOUT_MS, SdkConnection, SdkErrors, SdkStream, Sending, has_header
 
 if TYPE_CHECKING:
     import httpx2
@@ -49,11 +48,10 @@ class AnthropicProvider:
         clock: WallClock | None = None,
     ) -> None:
         self._base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL
-        self._credential = Credential(api_key) if isinstance(api_key, str) else api_key
-        self._read_timeout_ms = read_timeout_ms
+        credential = Credential(api_key) if isinstance(api_key, str) else api_key
+        self._connection = cache(partial(AnthropicConnection, api_key=credential, read_timeout_ms=read_timeout_ms))
         self._clock = clock or SystemWallClock()
-        self._connections: dict[str, AnthropicConnection] = {}
-        self._connection(self._base_url)
+        self._connection(self._base_url)  # a missing extra is found now
 
     def __repr__(self) -> str:
         return f"AnthropicProvider({self._connection(self._base_url).shown_url!r})"
@@ -68,45 +66,20 @@ class AnthropicProvider:
     ) -> AsyncIterator[AssistantMessageEvent]:
         """See `Provider`."""
         connection = self._connection(model.base_url or self._base_url)
-        now_ms = request.now_ms or self._clock.now_ms
-        headers = {**model.headers, **(options.headers or {})}
-        keys: list[str] = []
-
-        def secrets() -> Secrets:
-            return Secrets.of(keys, headers.values())
-
-        def in_stream(body: object) -> Failure:
-            return response_failure(body, None, {}, now_ms(), secrets())
-
-        payload: JsonValue = anthropic_payload(model, context, options)
-        if request.on_payload is not None and not request.signal.aborted:
-            payload = await request.on_payload(payload)
-        asked = Request(
-            source=partial(_events, connection, payload, headers, keys),
-            context=request,
-            timeout_ms=options.timeout_ms,
-            explain=lambda error: connection.explain(error, secrets(), now_ms()),
-            keep=connection.keep,
-        )
-        async for event in drive(AnthropicReader(Answer(model, now_ms()), in_stream), asked):
+        sending = Sending.of(model, options, request, self._clock)
+        payload = await sending.payload(anthropic_payload(model, context, options))
+        asked = sending.request(partial(_events, connection, payload, sending), connection.explain, connection.keep)
+        async for event in drive(AnthropicReader(Answer(model, sending.now_ms()), sending.in_stream), asked):
             yield event
-
-    def _connection(self, base_url: str) -> "AnthropicConnection":
-        found = self._connections.get(base_url)
-        if found is None:
-            found = self._connections[base_url] = AnthropicConnection(
-                base_url=base_url, api_key=self._credential, read_timeout_ms=self._read_timeout_ms
-            )
-        return found
 
 
 async def _events(
-    connection: "AnthropicConnection", payload: JsonValue, headers: Mapping[str, str], keys: list[str]
+    connection: "AnthropicConnection", payload: JsonValue, sending: Sending
 ) -> AsyncGenerator[Head | Event]:
     """The events of one answer: a turn that the server paused is sent back to it until it is over."""
     for attempt in range(MAX_PAUSES + 1):
         raw = RawBlocks()
-        async with aclosing(connection.post(payload, headers, keys)) as items:
+        async with aclosing(connection.post(payload, sending)) as items:
             async for item in items:
                 if isinstance(item, Event):
                     raw.feed(item.data)
@@ -135,7 +108,7 @@ class AnthropicConnection(SdkConnection):
         MissingExtra: it is not installed.
     """
 
-    def __init__(self, *, base_url: str, api_key: ApiKey | Credential | None, read_timeout_ms: int) -> None:
+    def __init__(self, base_url: str, *, api_key: ApiKey | Credential | None, read_timeout_ms: int) -> None:
         try:
             import anthropic
         except ImportError as error:
@@ -157,12 +130,12 @@ class AnthropicConnection(SdkConnection):
             http=HttpClients(read_timeout_ms),
         )
 
-    def post(self, payload: JsonValue, headers: Mapping[str, str], keys: list[str]) -> AsyncGenerator[Head | Event]:
+    def post(self, payload: JsonValue, sending: Sending) -> AsyncGenerator[Head | Event]:
         """Send and read a stream; see `SdkConnection.read`."""
         from anthropic import AsyncAnthropic, AsyncStream, Omit
 
         async def open_stream(http: "httpx2.AsyncClient", key: str | None) -> SdkStream:
-            sent = dict(headers)
+            sent = dict(sending.headers)
             if key is not None and self.base_url != ANTHROPIC_URL:
                 sent = {"X-Api-Key": key, **sent}  # the SDK sends a bearer token; other servers know the older header
             # the SDK's debug log shows the headers and the body of a request: these are kept out of it
@@ -181,7 +154,7 @@ class AnthropicConnection(SdkConnection):
                 stream_cls=AsyncStream[object],
             )
 
-        return self.read(open_stream, keys)
+        return self.read(open_stream, sending)
 
     async def decoded(self, stream: SdkStream) -> AsyncGenerator[object]:
         """Every event. The SDK's own iterator passes over events without a name, broken ones too."""

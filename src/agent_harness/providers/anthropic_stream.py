@@ -34,11 +34,8 @@ class AnthropicReader:
         self._earlier = Usage()  # of the messages before a pause
         self._usage: dict[str, int] = {}
 
-    def feed(self, data: object) -> Sequence[StreamDelta] | Failure:
+    def feed(self, event: dict[str, object]) -> Sequence[StreamDelta] | Failure:
         """See `Reader`."""
-        if not isinstance(data, dict):
-            return Failure(code="transport", message="malformed chunk: not a JSON object")
-        event = cast("dict[str, object]", data)
         index = event.get("index")
         part = self._blocks.get(index) if type(index) is int else None
         match event.get("type"):

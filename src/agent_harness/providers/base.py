@@ -18,7 +18,7 @@ class Model:
     provider: str
     id: str
     api: str  # which adapter speaks to it: "openai-chat", "scripted", ...
-    base_url: str | None = None
+    base_url: str | None = field(default=None, repr=False)  # may hold a password
     context_window: int = 0  # tokens, 0 is unknown
     max_tokens: int = 0  # longest output in tokens, 0 is unknown
     images: bool = False
@@ -51,7 +51,7 @@ class ProviderContext:
     """What one request sends: already projected, valid and with unique call ids."""
 
     messages: Sequence[Message]
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, repr=False)
     tools: Sequence[ToolSpec] = ()
 
 
@@ -73,7 +73,7 @@ class StreamOptions:
     deferred: bool = False
     timeout_ms: int | None = None  # total deadline of one request
     headers: Mapping[str, str] | None = field(default=None, repr=False)
-    metadata: Mapping[str, JsonValue] | None = None
+    metadata: Mapping[str, JsonValue] | None = field(default=None, repr=False)
     response_schema: Mapping[str, JsonValue] | None = None  # JSON Schema the answer must follow
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 from ..types.messages import AssistantMessage
 from .answer import Answer
@@ -35,7 +35,7 @@ class Reader(Protocol):
         """Whether the terminal event has been seen."""
         ...
 
-    def feed(self, data: object) -> Sequence[StreamDelta] | Failure:
+    def feed(self, event: dict[str, object], /) -> Sequence[StreamDelta] | Failure:
         """Take one event in. A failure ends the stream."""
         ...
 
@@ -48,7 +48,7 @@ class Reader(Protocol):
 class Request:
     """What `drive` needs besides the reader."""
 
-    source: Source
+    source: Source = field(repr=False)  # bound to what it sends
     context: RequestContext
     timeout_ms: int | None
     explain: Callable[[Exception], Failure]
@@ -73,7 +73,7 @@ async def drive(reader: Reader, request: Request) -> AsyncIterator[AssistantMess
                     if item.status < 400:
                         yield StreamStart(partial=answer.partial())
                 case Event():
-                    fed = reader.feed(item.data)
+                    fed = _fed(reader, item.data)
                     if isinstance(fed, Failure):
                         final = answer.fail(fed)
                     else:
@@ -82,6 +82,12 @@ async def drive(reader: Reader, request: Request) -> AsyncIterator[AssistantMess
                 case Over():
                     final = _final(reader, item, request)
     yield StreamEnd(message=final)
+
+
+def _fed(reader: Reader, data: object) -> Sequence[StreamDelta] | Failure:
+    if not isinstance(data, dict):
+        return Failure(code="transport", message="malformed chunk: not a JSON object")
+    return reader.feed(cast("dict[str, object]", data))
 
 
 def _final(reader: Reader, over: Over, request: Request) -> AssistantMessage:

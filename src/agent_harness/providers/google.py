@@ -18,13 +18,13 @@ from ..types.json import JsonValue
 from .answer import Answer
 from .base import AssistantMessageEvent, Model, ProviderContext, RequestContext, StreamOptions
 from .credentials import ApiKey, Credential
-from .drive import Request, drive
+from .drive import drive
 from .exchange import Event, Head
 from .failure import Failure, Secrets, response_failure
 from .fields import list_of, object_of, text_of
 from .google_request import google_payload
 from .google_stream import GoogleReader
-from .sdk import READ_TIMEOUT_MS, explain_transport, head_of, shown_url
+from .sdk import READ_TIMEOUT_MS, Sending, explain_transport, head_of, shown_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -82,31 +82,15 @@ class GoogleProvider:
     ) -> AsyncIterator[AssistantMessageEvent]:
         """See `Provider`."""
         base_url = model.base_url or self._base_url
-        now_ms = request.now_ms or self._clock.now_ms
-        headers = {**model.headers, **(options.headers or {})}
-        keys: list[str] = []
-
-        def secrets() -> Secrets:
-            return Secrets.of(keys, headers.values())
-
-        def in_stream(body: object) -> Failure:
-            return response_failure(body, None, {}, now_ms(), secrets())
-
-        payload: JsonValue = google_payload(model, context, options)
-        if request.on_payload is not None and not request.signal.aborted:
-            payload = await request.on_payload(payload)
-        asked = Request(
-            source=partial(self._events, base_url, model.id, payload, headers, keys),
-            context=request,
-            timeout_ms=options.timeout_ms,
-            explain=lambda error: explain(error, shown_url(base_url), secrets(), now_ms()),
-            keep=self._keep,
-        )
-        async for event in drive(GoogleReader(Answer(model, now_ms()), in_stream), asked):
+        sending = Sending.of(model, options, request, self._clock)
+        payload = await sending.payload(google_payload(model, context, options))
+        source = partial(self._events, base_url, model.id, payload, sending)
+        asked = sending.request(source, partial(explain, shown_url(base_url)), self._keep)
+        async for event in drive(GoogleReader(Answer(model, sending.now_ms()), sending.in_stream), asked):
             yield event
 
     async def _events(
-        self, base_url: str, model_id: str, payload: JsonValue, headers: Mapping[str, str], keys: list[str]
+        self, base_url: str, model_id: str, payload: JsonValue, sending: Sending
     ) -> AsyncGenerator[Head | Event]:
         from google import genai
         from google.genai import errors, types
@@ -114,15 +98,14 @@ class GoogleProvider:
         own = base_url == GOOGLE_URL
         versioned = _VERSIONED.fullmatch(base_url) if self._api_version is None else None
         credential = Credential.of(self._credential, ("GEMINI_API_KEY", "GOOGLE_API_KEY") if own else (), required=own)
-        key = await credential.resolve()
-        keys.extend([key] if key else [])
+        key = await sending.key(credential)
         seen: list[httpx2.Response] = []
         async with self._http.client(seen) as http:
             # with a client of ours the SDK neither switches to aiohttp nor retries by itself; the payload goes as it is
             options = types.HttpOptions(
                 base_url=versioned[1] if versioned else base_url,
                 api_version=versioned[2] if versioned else self._api_version,
-                headers=dict(headers),
+                headers=dict(sending.headers),
                 httpx_async_client=http,
                 extra_body=payload if isinstance(payload, dict) else None,
             )
@@ -160,7 +143,7 @@ def plain(value: object) -> object:
             return value
 
 
-def explain(error: Exception, url: str, secrets: Secrets, now_ms: int) -> Failure:
+def explain(url: str, error: Exception, secrets: Secrets, now_ms: int) -> Failure:
     """An exception of the SDK, or of what lies below it, as a failure."""
     from google.genai import errors
 

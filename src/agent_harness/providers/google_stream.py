@@ -38,11 +38,8 @@ class GoogleReader:
         """See `Reader`."""
         return bool(self._reason or self._blocked)
 
-    def feed(self, data: object) -> Sequence[StreamDelta] | Failure:
+    def feed(self, chunk: dict[str, object]) -> Sequence[StreamDelta] | Failure:
         """See `Reader`."""
-        if not isinstance(data, dict):
-            return Failure(code="transport", message="malformed chunk: not a JSON object")
-        chunk = cast("dict[str, object]", data)
         if chunk.get("error"):
             return self._explain(chunk)
         self.answer.response_id = text_of(chunk.get("responseId")) or self.answer.response_id

@@ -4,20 +4,19 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from ..types.clock import SystemWallClock, WallClock
 from ..types.json import JsonValue
 from .answer import Answer
 from .base import AssistantMessageEvent, Model, ProviderContext, RequestContext, StreamOptions
 from .credentials import ApiKey, Credential
-from .drive import Request, drive
+from .drive import drive
 from .exchange import Event, Head
-from .failure import Failure, Secrets, response_failure
 from .openai_chat_request import Dialect, MaxTokensField, chat_payload, without_stream_options
 from .openai_chat_stream import ChatReader
 from .openai_common import OPENAI_URL, OpenAIConnection
-from .sdk import READ_TIMEOUT_MS
+from .sdk import READ_TIMEOUT_MS, Sending
 
 OPENAI_CHAT_API = "openai-chat"
 
@@ -44,14 +43,13 @@ class OpenAIChatProvider:
         clock: WallClock | None = None,
     ) -> None:
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self._credential = Credential(api_key) if isinstance(api_key, str) else api_key
-        self._read_timeout_ms = read_timeout_ms
+        credential = Credential(api_key) if isinstance(api_key, str) else api_key
+        self._connection = cache(partial(OpenAIConnection, api_key=credential, read_timeout_ms=read_timeout_ms))
         self._max_tokens_field: MaxTokensField | None = max_tokens_field
         self._needs_finish_reason = needs_finish_reason
         self._clock = clock or SystemWallClock()
-        self._connections: dict[str, OpenAIConnection] = {}
         self._no_stream_usage: set[str] = set()  # base URLs that refused stream_options
-        self._connection(self._base_url)
+        self._connection(self._base_url)  # a missing extra is found now
 
     def __repr__(self) -> str:
         return f"OpenAIChatProvider({self._connection(self._base_url).shown_url!r})"
@@ -66,38 +64,23 @@ class OpenAIChatProvider:
     ) -> AsyncIterator[AssistantMessageEvent]:
         """See `Provider`. A price that the server reports is kept in `usage.cost.total`; others stay 0."""
         connection = self._connection(model.base_url or self._base_url)
-        now_ms = request.now_ms or self._clock.now_ms
-        headers = {**model.headers, **(options.headers or {})}
-        keys: list[str] = []
-
-        def secrets() -> Secrets:
-            return Secrets.of(keys, headers.values())
-
-        def in_stream(body: object) -> Failure:
-            return response_failure(body, None, {}, now_ms(), secrets())
-
-        payload: JsonValue = chat_payload(model, context, options, self._dialect(connection))
-        if request.on_payload is not None and not request.signal.aborted:
-            payload = await request.on_payload(payload)
-        reader = ChatReader(Answer(model, now_ms()), in_stream, needs_finish_reason=self._needs_finish_reason)
-        asked = Request(
-            source=partial(self._source, connection, payload, headers, keys),
-            context=request,
-            timeout_ms=options.timeout_ms,
-            explain=lambda error: connection.explain(error, secrets(), now_ms()),
-            keep=connection.keep,
-        )
+        sending = Sending.of(model, options, request, self._clock)
+        payload = await sending.payload(chat_payload(model, context, options, self._dialect(connection)))
+        answer = Answer(model, sending.now_ms())
+        reader = ChatReader(answer, sending.in_stream, needs_finish_reason=self._needs_finish_reason)
+        source = partial(self._source, connection, payload, sending)
+        asked = sending.request(source, connection.explain, connection.keep)
         async for event in drive(reader, asked):
             yield event
 
     async def _source(
-        self, connection: OpenAIConnection, payload: JsonValue, headers: dict[str, str], keys: list[str]
+        self, connection: OpenAIConnection, payload: JsonValue, sending: Sending
     ) -> AsyncGenerator[Head | Event]:
         from openai import APIStatusError
 
         refusal: Head | None = None
         try:
-            async with aclosing(connection.post("/chat/completions", payload, headers, keys)) as items:
+            async with aclosing(connection.post("/chat/completions", payload, sending)) as items:
                 async for item in items:
                     if isinstance(item, Head) and item.status in (400, 422):
                         refusal = item
@@ -112,7 +95,7 @@ class OpenAIChatProvider:
                 raise
         assert isinstance(payload, dict)
         self._no_stream_usage.add(connection.base_url)
-        again = connection.post("/chat/completions", without_stream_options(payload), headers, keys)
+        again = connection.post("/chat/completions", without_stream_options(payload), sending)
         async with aclosing(again) as items:
             async for item in items:
                 yield item
@@ -125,11 +108,3 @@ class OpenAIChatProvider:
             fixed_temperature=own,
         )
         return replace(dialect, max_tokens_field=self._max_tokens_field) if self._max_tokens_field else dialect
-
-    def _connection(self, base_url: str) -> OpenAIConnection:
-        found = self._connections.get(base_url)
-        if found is None:
-            found = self._connections[base_url] = OpenAIConnection(
-                base_url=base_url, api_key=self._credential, read_timeout_ms=self._read_timeout_ms
-            )
-        return found

@@ -52,11 +52,8 @@ class ChatReader:
         """See `Reader`."""
         return self._reason is not None
 
-    def feed(self, data: object) -> Sequence[StreamDelta] | Failure:
+    def feed(self, chunk: dict[str, object]) -> Sequence[StreamDelta] | Failure:
         """See `Reader`."""
-        if not isinstance(data, dict):
-            return Failure(code="transport", message="malformed chunk: not a JSON object")
-        chunk = cast("dict[str, object]", data)
         if chunk.get("error"):
             return self._explain(chunk)
         self.answer.response_id = text_of(chunk.get("id")) or self.answer.response_id

@@ -10,7 +10,7 @@ from ..errors import MissingExtra
 from ..types.json import JsonValue
 from .credentials import ApiKey, Credential
 from .exchange import Event, Head
-from .sdk import SdkConnection, SdkErrors, SdkStream, has_header, head_of
+from .sdk import SdkConnection, SdkErrors, SdkStream, Sending, has_header, head_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -38,7 +38,7 @@ class OpenAIConnection(SdkConnection):
         MissingExtra: it is not installed.
     """
 
-    def __init__(self, *, base_url: str, api_key: ApiKey | Credential | None, read_timeout_ms: int) -> None:
+    def __init__(self, base_url: str, *, api_key: ApiKey | Credential | None, read_timeout_ms: int) -> None:
         try:
             import openai
         except ImportError as error:
@@ -62,9 +62,7 @@ class OpenAIConnection(SdkConnection):
         """See `is_openai`."""
         return is_openai(self.base_url)
 
-    def post(
-        self, path: str, payload: JsonValue, headers: Mapping[str, str], keys: list[str]
-    ) -> AsyncGenerator[Head | Event]:
+    def post(self, path: str, payload: JsonValue, sending: Sending) -> AsyncGenerator[Head | Event]:
         """Send and read a stream; see `SdkConnection.read`."""
         from openai import AsyncStream
 
@@ -73,33 +71,25 @@ class OpenAIConnection(SdkConnection):
                 path,
                 cast_to=object,
                 body=payload,
-                options={"headers": self._headers(key, headers)},
+                options={"headers": self._headers(key, sending.headers)},
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
 
-        return self.read(open_stream, keys)
+        return self.read(open_stream, sending)
 
-    async def call(
-        self,
-        method: Literal["GET", "POST"],
-        path: str,
-        headers: Mapping[str, str],
-        keys: list[str],
-        payload: JsonValue = None,
-    ) -> tuple[Head, object]:
+    async def call(self, method: Literal["GET", "POST"], path: str, sending: Sending) -> tuple[Head, object]:
         """A request that is answered at once. Raises what the SDK raises."""
         import httpx2
 
-        key = await self.credential.resolve()
-        keys.extend([key] if key else [])
+        key = await sending.key(self.credential)
         async with self.http.client() as http:
             client = self._client(key, http)
-            sent = self._headers(key, headers)
+            sent = self._headers(key, sending.headers)
             if method == "GET":
                 response = await client.get(path, cast_to=httpx2.Response, options={"headers": sent})
             else:
-                response = await client.post(path, cast_to=httpx2.Response, body=payload, options={"headers": sent})
+                response = await client.post(path, cast_to=httpx2.Response, options={"headers": sent})
             return head_of(response), json.loads(response.content)
 
     def _client(self, key: str | None, http: "httpx2.AsyncClient") -> "AsyncOpenAI":

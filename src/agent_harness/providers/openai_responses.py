@@ -1,13 +1,12 @@
 """OpenAI Responses; background mode is a deferred request (decisions section 7, harness-v2 §16). Extra: `openai`."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import cache, partial
 from typing import Final, Literal
 from urllib.parse import quote
 
 from ..types.clock import SystemWallClock, WallClock
-from ..types.json import JsonValue
 from ..types.messages import AssistantMessage, DeferredHandle
 from .answer import Answer
 from .base import (
@@ -20,14 +19,13 @@ from .base import (
     is_retryable,
 )
 from .credentials import ApiKey, Credential
-from .drive import Request, drive
-from .exchange import Event, Head
-from .failure import Failure, Secrets, response_failure
+from .drive import drive
+from .exchange import Event, Head, Source
 from .fields import count_of, text_of
 from .openai_common import OPENAI_URL, OpenAIConnection
 from .openai_responses_request import responses_payload
 from .openai_responses_stream import ResponsesReader
-from .sdk import READ_TIMEOUT_MS
+from .sdk import READ_TIMEOUT_MS, Sending
 
 OPENAI_RESPONSES_API = "openai-responses"
 DEFERRED_WINDOW_MS: Final = 10 * 60 * 1000
@@ -57,12 +55,11 @@ class OpenAIResponsesProvider:
         clock: WallClock | None = None,
     ) -> None:
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self._credential = Credential(api_key) if isinstance(api_key, str) else api_key
-        self._read_timeout_ms = read_timeout_ms
+        credential = Credential(api_key) if isinstance(api_key, str) else api_key
+        self._connection = cache(partial(OpenAIConnection, api_key=credential, read_timeout_ms=read_timeout_ms))
         self._deferred_window_ms = deferred_window_ms
         self._clock = clock or SystemWallClock()
-        self._connections: dict[str, OpenAIConnection] = {}
-        self._connection(self._base_url)
+        self._connection(self._base_url)  # a missing extra is found now
 
     def __repr__(self) -> str:
         return f"OpenAIResponsesProvider({self._connection(self._base_url).shown_url!r})"
@@ -77,99 +74,45 @@ class OpenAIResponsesProvider:
     ) -> AsyncIterator[AssistantMessageEvent]:
         """See `Provider`. With `options.deferred` the answer is a handle, if the model can answer later."""
         connection = self._connection(model.base_url or self._base_url)
-        headers = {**model.headers, **(options.headers or {})}
-        payload: JsonValue = responses_payload(model, context, options, own_server=connection.is_openai)
-        if request.on_payload is not None and not request.signal.aborted:
-            payload = await request.on_payload(payload)
-        keys: list[str] = []
-        source = partial(connection.post, "/responses", payload, headers, keys)
+        sending = Sending.of(model, options, request, self._clock)
+        payload = await sending.payload(responses_payload(model, context, options, own_server=connection.is_openai))
+        source = partial(connection.post, "/responses", payload, sending)
         handle = partial(self._handle, model) if options.deferred and model.deferred else None
-        events = self._run(
-            connection,
-            model,
-            request,
-            headers=headers,
-            keys=keys,
-            source=source,
-            timeout_ms=options.timeout_ms,
-            handle=handle,
-        )
-        async for event in events:
+        async for event in _run(connection, model, sending, source, handle):
             yield event
 
     async def fetch_deferred(self, model: Model, handle: DeferredHandle, request: RequestContext) -> AssistantMessage:
         """See `DeferredProvider`. A failure that may pass leaves the answer pending: it is there for the next fetch."""
-        connection = self._connection(model.base_url or self._base_url)
-        keys: list[str] = []
         path = f"/responses/{quote(handle.id, safe='')}"
-        source = partial(_once, connection, "GET", path, model.headers, keys)
-        events = self._run(
-            connection,
-            model,
-            request,
-            headers=model.headers,
-            keys=keys,
-            source=source,
-            timeout_ms=FETCH_TIMEOUT_MS,
-            handle=lambda response: handle,
-        )
-        message: AssistantMessage | None = None
-        async for event in events:
-            if isinstance(event, StreamEnd):
-                message = event.message
-        assert message is not None
+        sending = Sending.of(model, StreamOptions(timeout_ms=FETCH_TIMEOUT_MS), request, self._clock)
+        message = await self._ask(model, handle, sending, "GET", path)
         if is_retryable(message) and message.raw_stop_reason is None:  # asking failed, not the answer
-            now_ms = request.now_ms or self._clock.now_ms
-            return Answer(model, now_ms()).settle("deferred", deferred=handle)
+            return Answer(model, sending.now_ms()).settle("deferred", deferred=handle)
         return message
 
     async def cancel_deferred(self, model: Model, handle: DeferredHandle, request: RequestContext) -> None:
         """See `DeferredProvider`. Best effort: a response that is over, or a server that does not answer, is let be."""
-        connection = self._connection(model.base_url or self._base_url)
-        keys: list[str] = []
         path = f"/responses/{quote(handle.id, safe='')}/cancel"
-        source = partial(_once, connection, "POST", path, model.headers, keys)
-        events = self._run(
-            connection,
-            model,
-            request,
-            headers=model.headers,
-            keys=keys,
-            source=source,
-            timeout_ms=CANCEL_TIMEOUT_MS,
-            handle=lambda response: handle,
-        )
-        async for _ in events:
-            pass
+        sending = Sending.of(model, StreamOptions(timeout_ms=CANCEL_TIMEOUT_MS), request, self._clock)
+        await self._ask(model, handle, sending, "POST", path)
 
-    def _run(
-        self,
-        connection: OpenAIConnection,
-        model: Model,
-        request: RequestContext,
-        *,
-        headers: Mapping[str, str],
-        keys: list[str],
-        source: Callable[[], AsyncGenerator[Head | Event]],
-        timeout_ms: int | None,
-        handle: Callable[[dict[str, object]], DeferredHandle] | None,
-    ) -> AsyncIterator[AssistantMessageEvent]:
-        now_ms = request.now_ms or self._clock.now_ms
+    async def _ask(
+        self, model: Model, handle: DeferredHandle, sending: Sending, method: Literal["GET", "POST"], path: str
+    ) -> AssistantMessage:
+        """What the server says about a background answer."""
+        connection = self._connection(model.base_url or self._base_url)
 
-        def secrets() -> Secrets:
-            return Secrets.of(keys, headers.values())
+        async def once() -> AsyncGenerator[Head | Event]:
+            head, body = await connection.call(method, path, sending)
+            yield head
+            yield Event(data=body)
 
-        def in_stream(body: object) -> Failure:
-            return response_failure(body, None, {}, now_ms(), secrets())
-
-        asked = Request(
-            source=source,
-            context=request,
-            timeout_ms=timeout_ms,
-            explain=lambda error: connection.explain(error, secrets(), now_ms()),
-            keep=connection.keep,
-        )
-        return drive(ResponsesReader(Answer(model, now_ms()), in_stream, handle), asked)
+        message: AssistantMessage | None = None
+        async for event in _run(connection, model, sending, once, lambda response: handle):
+            if isinstance(event, StreamEnd):
+                message = event.message
+        assert message is not None
+        return message
 
     def _handle(self, model: Model, response: dict[str, object]) -> DeferredHandle:
         created_ms = count_of(response.get("created_at")) * 1000 or self._clock.now_ms()
@@ -182,18 +125,13 @@ class OpenAIResponsesProvider:
             poll_after_ms=POLL_AFTER_MS,
         )
 
-    def _connection(self, base_url: str) -> OpenAIConnection:
-        found = self._connections.get(base_url)
-        if found is None:
-            found = self._connections[base_url] = OpenAIConnection(
-                base_url=base_url, api_key=self._credential, read_timeout_ms=self._read_timeout_ms
-            )
-        return found
 
-
-async def _once(
-    connection: OpenAIConnection, method: Literal["GET", "POST"], path: str, headers: Mapping[str, str], keys: list[str]
-) -> AsyncGenerator[Head | Event]:
-    head, body = await connection.call(method, path, headers, keys)
-    yield head
-    yield Event(data=body)
+def _run(
+    connection: OpenAIConnection,
+    model: Model,
+    sending: Sending,
+    source: Source,
+    handle: Callable[[dict[str, object]], DeferredHandle] | None,
+) -> AsyncIterator[AssistantMessageEvent]:
+    reader = ResponsesReader(Answer(model, sending.now_ms()), sending.in_stream, handle)
+    return drive(reader, sending.request(source, connection.explain, connection.keep))

@@ -31,11 +31,8 @@ class ResponsesReader:
         self._response: dict[str, object] = {}
         self._refusal = ""
 
-    def feed(self, data: object) -> Sequence[StreamDelta] | Failure:
+    def feed(self, event: dict[str, object]) -> Sequence[StreamDelta] | Failure:
         """See `Reader`."""
-        if not isinstance(data, dict):
-            return Failure(code="transport", message="malformed chunk: not a JSON object")
-        event = cast("dict[str, object]", data)
         if event.get("object") == "response":  # not streamed
             return self._whole(event)
         index = event.get("output_index")

@@ -4,13 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from ..types.clock import WallClock
+from ..types.json import JsonValue
+from .base import Model, RequestContext, StreamOptions
 from .credentials import Credential, MissingKey
-from .exchange import Event, Head
+from .drive import Request
+from .exchange import Event, Head, Source
 from .failure import Failure, Secrets, response_failure
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class SdkStream(Protocol):
 
 
 Open: TypeAlias = "Callable[[httpx2.AsyncClient, str | None], Awaitable[SdkStream]]"
+Explain: TypeAlias = Callable[[Exception, Secrets, int], Failure]
+"""An exception, what its text must not show, and the time (Unix ms) -> the failure."""
 
 
 class _StatusError(Protocol):
@@ -53,6 +59,62 @@ class _StatusError(Protocol):
 
     @property
     def response(self) -> "httpx2.Response": ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """One request: what it is sent with, and so what the texts of its failures must not show."""
+
+    context: RequestContext
+    headers: Mapping[str, str] = field(repr=False)
+    timeout_ms: int | None
+    now_ms: Callable[[], int]
+    keys: list[str] = field(default_factory=list[str], repr=False)  # the key, once it is resolved
+
+    @classmethod
+    def of(cls, model: Model, options: StreamOptions, context: RequestContext, clock: WallClock) -> "Sending":
+        """A request of `model` and `options`; a header of the request wins over the model's."""
+        return cls(
+            context=context,
+            headers={**model.headers, **(options.headers or {})},
+            timeout_ms=options.timeout_ms,
+            now_ms=context.now_ms or clock.now_ms,
+        )
+
+    async def payload(self, payload: JsonValue) -> JsonValue:
+        """`payload`, or what `on_payload` makes of it."""
+        if self.context.on_payload is None or self.context.signal.aborted:
+            return payload
+        return await self.context.on_payload(payload)
+
+    async def key(self, credential: Credential) -> str | None:
+        """The API key, from now on hidden in error texts.
+
+        Raises:
+            MissingKey: there is none and the server needs one.
+        """
+        key = await credential.resolve()
+        self.keys.extend([key] if key else [])
+        return key
+
+    @property
+    def secrets(self) -> Secrets:
+        """What is known by now."""
+        return Secrets.of(self.keys, self.headers.values())
+
+    def in_stream(self, body: object) -> Failure:
+        """An error that the server sent inside a stream."""
+        return response_failure(body, None, {}, self.now_ms(), self.secrets)
+
+    def request(self, source: Source, explain: Explain, keep: set[asyncio.Task[None]]) -> Request:
+        """What `drive` needs; `explain` describes what `source` raises."""
+        return Request(
+            source=source,
+            context=self.context,
+            timeout_ms=self.timeout_ms,
+            explain=lambda error: explain(error, self.secrets, self.now_ms()),
+            keep=keep,
+        )
 
 
 class SdkConnection:
@@ -73,13 +135,12 @@ class SdkConnection:
         """See `shown_url`."""
         return shown_url(self.base_url)
 
-    async def read(self, open_stream: Open, keys: list[str]) -> AsyncGenerator[Head | Event]:
+    async def read(self, open_stream: Open, sending: Sending) -> AsyncGenerator[Head | Event]:
         """Send and read the events of the answer; a server that does not stream gives one event.
 
-        `keys` receives the key, to be hidden in error texts. Raises what the SDK raises.
+        Raises what the SDK raises.
         """
-        key = await self.credential.resolve()
-        keys.extend([key] if key else [])
+        key = await sending.key(self.credential)
         async with self.http.client() as client:
             try:
                 stream = await open_stream(client, key)

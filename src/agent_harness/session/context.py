@@ -135,7 +135,7 @@ def project_entry(entry: Entry, projectors: Mapping[str, EntryProjector]) -> Seq
             summary = CompactionSummaryMessage(
                 summary=body.summary, tokens_before=body.tokens_before, timestamp=entry.timestamp
             )
-            system = tuple(takewhile(_is_system, body.retained_tail))
+            system = tuple(takewhile(is_system, body.retained_tail))
             return (*system, summary, *body.retained_tail[len(system) :])
         case BranchSummaryBody():
             return (BranchSummaryMessage(summary=body.summary, from_id=body.from_id, timestamp=entry.timestamp),)
@@ -148,8 +148,8 @@ def project_entry(entry: Entry, projectors: Mapping[str, EntryProjector]) -> Seq
             assert_never(body)
 
 
-def _is_system(message: AgentMessage) -> bool:
-    # Compactions of v3 files open with the system message of their time, which stood before the summary.
+def is_system(message: AgentMessage) -> bool:
+    """A system message of its time, as compactions of v3 files open with; it stays in front of the summary."""
     return isinstance(message, ExtensionMessage) and message.role == "system"
 
 
@@ -158,7 +158,8 @@ def _is_system(message: AgentMessage) -> bool:
 SUMMARY_FRAME = "Summary of the conversation so far:\n\n"
 BRANCH_FRAME = "Summary of a branch of this conversation that was left:\n\n"
 NO_RESULT = "No result: the call was not completed."
-DROPPED = frozenset({"error", "aborted", "deferred", "pending"})
+UNSENT = frozenset({"error", "aborted", "deferred", "pending"})
+"""Stop reasons of answers that a provider is never sent."""
 
 
 def to_provider_messages(messages: Sequence[AgentMessage]) -> list[Message]:
@@ -182,7 +183,7 @@ def to_provider_messages(messages: Sequence[AgentMessage]) -> list[Message]:
             case AssistantMessage():
                 out += [_synthetic(call, message.timestamp) for call in awaiting]
                 awaiting = []
-                if message.stop_reason not in DROPPED and message.content:
+                if message.stop_reason not in UNSENT and message.content:
                     out.append(message)
                     awaiting = list(message.tool_calls)
                 continue

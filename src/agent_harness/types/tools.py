@@ -66,7 +66,7 @@ class ToolInvocation:
     tool_call_id: str
     args: dict[str, JsonValue]  # validated
     signal: CancelSignal
-    context: object = None  # the application's tool_context
+    context: object = field(default=None, repr=False)  # the application's tool_context
     update: Callable[[AgentToolResult], None] = field(default=lambda _partial: None)
     origin: ToolOrigin | None = None  # None outside of a session, in the in-memory loop
 

@@ -22,6 +22,7 @@ from agent_harness.providers.base import (
     ProviderResponse,
     RequestContext,
     StreamDelta,
+    StreamEnd,
     StreamOptions,
     StreamStart,
     is_retryable,
@@ -30,6 +31,7 @@ from agent_harness.providers.credentials import ApiKey, Credential
 from agent_harness.providers.registry import BUILDERS
 from agent_harness.types.json import JsonValue
 from agent_harness.types.messages import ImageContent, TextContent, UserMessage
+from tests.support.canaries import locals_of
 
 Script = Callable[[Connection], Awaitable[None]]
 
@@ -593,6 +595,52 @@ async def test_a_key_echoed_by_the_server_is_hidden(adapter: Adapter) -> None:
     assert "Incorrect API key provided: ***" in str(message.error_message)
     assert KEY not in repr(message)
     assert "HEADER-SECRET" not in repr(message)
+
+
+SECRETS = ("CANARY-first-key", "CANARY-second-key", "CANARY-model-header", "CANARY-option-header")
+
+
+async def echo(connection: Connection, adapter: Adapter, status: int) -> None:
+    """A server that says what it was sent."""
+    said = " ".join(secret for secret in SECRETS if secret in str(connection.headers))
+    await connection.reply(status, adapter.error_body(status, f"refused: {said}"))
+
+
+@pytest.mark.parametrize("status", [401, 500])
+async def test_every_requests_own_key_and_headers_are_hidden_where_the_server_echoes_them(
+    adapter: Adapter, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1)
+    keys = iter(SECRETS)
+    model = adapter.model(headers={"x-team": "CANARY-model-header"})
+    options = StreamOptions(headers={"x-proxy-auth": "CANARY-option-header"})
+    async with FakeServer(lambda connection: echo(connection, adapter, status)) as s:
+        provider = keyed(adapter, s.url, lambda: next(keys))
+        events = [event for _ in range(2) for event in await collect(provider, model, options=options)]
+        first, second = (str(request.headers) for request in s.requests)
+    assert [secret in first for secret in SECRETS] == [True, False, True, True]
+    assert [secret in second for secret in SECRETS] == [False, True, True, True]
+    errors = [event.message.error_message for event in events if isinstance(event, StreamEnd)]
+    assert errors == [f"{status} refused: *** *** ***"] * 2
+    logged = caplog.text + repr([record.args for record in caplog.records])
+    assert [secret for secret in SECRETS if secret in repr(events) + logged] == []
+
+
+async def test_a_traceback_with_locals_shows_no_secret(adapter: Adapter) -> None:
+    """The request's own callback raises, the one way for an exception to leave an adapter."""
+
+    async def refuse(_: ProviderResponse) -> None:
+        raise RuntimeError("no")
+
+    model = adapter.model(headers={"x-team": "CANARY-model-header"})
+    options = StreamOptions(headers={"x-proxy-auth": "CANARY-option-header"})
+    async with FakeServer(plays(adapter.start(), adapter.finish("stop"))) as s:
+        provider = keyed(adapter, s.url, lambda: "CANARY-first-key")
+        with pytest.raises(RuntimeError) as raised:
+            await collect(provider, model, options=options, on_response=refuse)
+    shown = locals_of(raised.value)
+    assert [line for line in shown if any(secret in line for secret in SECRETS)] == []
+    assert any("Sending(" in line for line in shown)
 
 
 async def test_secrets_and_content_appear_in_no_repr_and_no_log(
