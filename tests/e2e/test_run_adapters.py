@@ -1,6 +1,7 @@
 """The demo task, fix a file and run its check, done by `agent-harness run` through every adapter against llmock."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -123,6 +124,22 @@ def test_a_file_is_fixed_and_its_check_run(tmp_path: Path, server: Llmock, way: 
     assert (again.returncode, again.stdout) == (0, "You are welcome.\n"), again.stderr
     assert way.asked in server.ask("GET", "/requests")["requests"][-1]["path"]
     assert cli("sessions", "verify", report["session"], cwd=work).returncode == 0
+
+
+def test_a_conversation_shows_what_it_costs(tmp_path: Path, server: Llmock) -> None:
+    server.play(*[reply(text="A long answer. " * 40)] * 2)
+    given = ("-m", "openai/gpt-4o", "--base-url", f"{server.url}/v1")
+    done = cli("chat", "--json", *given, cwd=tmp_path, stdin="Tell me.\n/status\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    events = json_lines(done.stdout)
+    status = [one for one in events if one["type"] == "chat_status"][-1]
+    spent = [one["record"]["usage"]["cost"]["total"] for one in events if one["type"] == "usage"]
+    assert status["costUsd"] == sum(spent) > 0
+    again = cli("chat", "-s", events[0]["session"], cwd=tmp_path, stdin="And more.\n/status\n")
+    assert again.returncode == 0, again.stderr
+    shown = float(re.findall(r"tokens, ([0-9.]+) USD", again.stdout)[-1])
+    told = json.loads(cli("sessions", "show", events[0]["session"], "--json", cwd=tmp_path).stdout)
+    assert shown == round(told["usage"]["cost"]["total"], 4) > round(sum(spent), 4) > 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ..harness import AgentHarness
 from ..providers.base import Model, ModelRegistry, Models
 from ..providers.catalog import UnknownModel, load_catalog
 from ..providers.credentials import Credential
-from ..providers.registry import BUILDERS, build_models
+from ..providers.registry import BUILDERS, build_models, with_prices
 from ..types.state import ModelRef
 from .failure import Failure
 from .scripted import PREFIX, scripted_model
@@ -130,7 +130,7 @@ async def settle_model(harness: AgentHarness, chosen: Chosen, *, wanted: bool) -
 
 
 def _compatible(provider: str, model_id: str, base_url: str, api: str | None) -> Chosen:
-    """A model behind a server of the user's own; its limits are the catalog's if that knows the name.
+    """A model behind a server of the user's own; its limits and prices are the catalog's if that knows the name.
 
     Such a server speaks Chat Completions, unless `api` says otherwise or the provider is one that never does.
     """
@@ -138,10 +138,12 @@ def _compatible(provider: str, model_id: str, base_url: str, api: str | None) ->
     ref = ModelRef(provider=provider, model_id=model_id)
     entry = catalog.providers.get(provider)
     spoken = api or (entry.api if entry is not None and not entry.api.startswith("openai") else OPENAI_CHAT_API)
-    known = catalog.find(ref) or Model(provider=provider, id=model_id, api=spoken)
-    model = replace(known, api=spoken, base_url=base_url)
+    known = catalog.find(ref)
+    model = replace(known or Model(provider=provider, id=model_id, api=spoken), api=spoken, base_url=base_url)
     # A key of the environment that belongs to another server is not sent to this one.
     adapter = BUILDERS[spoken](base_url, Credential(os.environ.get(KEY_VARIABLE) or None))
+    if known is not None and entry is not None:
+        adapter = with_prices(adapter, entry.prices or provider)
     models = ModelRegistry([adapter], [model])
     return Chosen(models=models, model=model, name=str(model), server=base_url, given=base_url, api=api)
 

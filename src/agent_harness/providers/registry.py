@@ -66,11 +66,14 @@ class CatalogModels:
             raise LookupError(f"no provider speaks {model.api!r} (have: {known})")
         entry = self.catalog.providers.get(model.provider, ProviderEntry())
         credential = self._credentials.get(model.provider) or Credential(None, tuple(entry.keys), bool(entry.keys))
-        built = build(model.base_url or entry.base_url, credential)
-        price_list = entry.prices or model.provider
-        wrapped = PricedDeferred(built, price_list) if _defers(built) else Priced(built, price_list)
+        wrapped = with_prices(build(model.base_url or entry.base_url, credential), entry.prices or model.provider)
         self._built[model.provider, model.api] = wrapped
         return wrapped
+
+
+def with_prices(provider: Provider, price_list: str) -> Provider:
+    """The provider, its answers priced from a list of genai-prices."""
+    return PricedDeferred(provider, price_list) if _defers(provider) else Priced(provider, price_list)
 
 
 def _defers(provider: Provider) -> TypeGuard[DeferredProvider]:
