@@ -1,7 +1,8 @@
 """LaneRuntime: one lane's live state, its mutation line, its commits and the procedure that runs (harness-v2 §15)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import takewhile
 from typing import Literal, TypeAlias, TypeVar
@@ -74,7 +75,7 @@ class LaneRuntime:
         self.answer = newest_answer(restored.own_entries)
         self.signal = AbortSignal()
         self.recovery = False
-        self.admitting = 0  # calls that may start an operation and have not been decided yet
+        self._admitting = 0  # calls that may start an operation and have not been decided yet
         self.procedure: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the procedure, and one before it that is still ending
         self.outcome: asyncio.Future[OperationOutcome] | None = None
@@ -85,7 +86,7 @@ class LaneRuntime:
         self._settle_idle()
         if env.drive == "manual":
             self.gate = Gate()
-            self.gate.working = lambda: self.admitting > 0 or self.procedure is not None
+            self.gate.working = lambda: self._admitting > 0 or self.procedure is not None
 
     # State -----------------------------------------------------------------
 
@@ -114,6 +115,17 @@ class LaneRuntime:
     def emit(self, event: HarnessEvent) -> None:
         """Publish. Every event of the lane goes this way, so that snapshots and watchers agree."""
         self.env.events.publish(self.view.told(event))
+
+    @contextmanager
+    def admission(self) -> Generator[None]:
+        """The bracket of a call that may start an operation: a driver waits until it is decided."""
+        self._admitting += 1
+        try:
+            yield
+        finally:
+            self._admitting -= 1
+            if self.gate is not None:
+                self.gate.poke()
 
     def _settle_idle(self) -> None:
         if self.operation is None and self.procedure is None:

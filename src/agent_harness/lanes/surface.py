@@ -112,8 +112,7 @@ class AgentLane:
         if (closed := self._closed()) is not None:
             return Err(closed)
         output = OutputSpec.of(output_type, output_retries) if output_type is not None else None
-        self._lane.admitting += 1
-        try:
+        with self._lane.admission():
             try:
                 messages = normalise(prompt, images, self._env.clock.now_ms(), self._env.message_types)
             except Unacceptable as reason:
@@ -124,8 +123,6 @@ class AgentLane:
             accepted = await self._job(
                 lambda: jobs.accept_run(self._lane, messages, prepared, lambda: self._begin(output, recovery=False))
             )
-        finally:
-            self._admitted()
         if isinstance(accepted, Err):
             return accepted
         outcome = await self._outcome()
@@ -193,15 +190,12 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        self._lane.admitting += 1
-        try:
+        with self._lane.admission():
             accepted = await self._job(
                 lambda: jobs.accept_compaction(
                     self._lane, LaneReads(self._lane), custom_instructions, lambda: self._begin(recovery=False)
                 )
             )
-        finally:
-            self._admitted()
         if isinstance(accepted, Err):
             return accepted
         outcome = await self._outcome()
@@ -227,15 +221,12 @@ class AgentLane:
         chosen = options or NavigateOptions()
         if chosen.label is not None:
             chosen = replace(chosen, label=one_line("label", chosen.label))
-        self._lane.admitting += 1
-        try:
+        with self._lane.admission():
             accepted = await self._job(
                 lambda: jobs.accept_navigation(
                     self._lane, LaneReads(self._lane), target_id, chosen, lambda: self._begin(recovery=False)
                 )
             )
-        finally:
-            self._admitted()
         if isinstance(accepted, Err):
             return accepted
         outcome = await self._outcome()
@@ -262,11 +253,8 @@ class AgentLane:
             output = OutputSpec.of_intent(self._lane.op().intent, output_type)
             self._begin(output, recovery=True)
 
-        self._lane.admitting += 1
-        try:
+        with self._lane.admission():
             admitted = await self._job(lambda: jobs.admit_resume(self._lane, begin))
-        finally:
-            self._admitted()
         if isinstance(admitted, Err):
             return admitted
         outcome = await self._outcome()
@@ -280,13 +268,10 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        self._lane.admitting += 1
-        try:
+        with self._lane.admission():
             return await self._job(
                 lambda: jobs.request_abort(self._lane, lambda: self._begin(recovery=True, resumed=False))
             )
-        finally:
-            self._admitted()
 
     def _begin(self, output: OutputSpec | None = None, *, recovery: bool, resumed: bool = True) -> None:
         effects = self._effects()
@@ -521,11 +506,6 @@ class AgentLane:
         if self._env.fault is not None:
             raise self._env.fault
         return Closed() if self._env.closed else None
-
-    def _admitted(self) -> None:
-        self._lane.admitting -= 1
-        if self._lane.gate is not None:
-            self._lane.gate.poke()
 
     async def _job(self, job: Callable[[], Awaitable[T]]) -> T:
         try:
