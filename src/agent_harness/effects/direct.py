@@ -39,7 +39,6 @@ from ..loop.stream import (
 from ..loop.stream import presentable as presentable_delta
 from ..loop.tools import create_error_tool_result, execute_tool_call
 from ..loop.tools import presentable as presentable_report
-from ..options import SystemPromptContext
 from ..providers.base import (
     AssistantMessageEvent,
     Model,
@@ -186,15 +185,7 @@ class DirectEffects:
         if request.system_prompt is not None or request.messages is not None:
             return request.system_prompt
         configuration = self._reads.state.effective_configuration
-        return await self._env.resolve_system_prompt(
-            SystemPromptContext(
-                lane=self._lane.name,
-                model=model,
-                thinking_level=configuration.thinking_level,
-                active_tool_names=configuration.active_tool_names,
-                resources=self._env.resources,
-            )
-        )
+        return await self._env.resolve_system_prompt(self._lane.name, model, configuration)
 
     def _options(self, request: AssistantRequest, model: Model) -> StreamOptions:
         options = request.options

@@ -18,7 +18,6 @@ from ..events.snapshot import is_for_lane
 from ..events.watch import LaneWatch
 from ..extensions.resources import expand_skill, expand_template
 from ..hooks.catalog import BeforeRun, BeforeRunOutcome
-from ..options import SystemPromptContext
 from ..outcomes import (
     AbortResult,
     CancelQueuedResult,
@@ -162,15 +161,7 @@ class AgentLane:
         if not self._env.hooks.has("before_run"):
             return BeforeRunOutcome()
         effective = self._lane.state.effective_configuration
-        prompt = await self._env.resolve_system_prompt(
-            SystemPromptContext(
-                lane=self.name,
-                model=self._model(),
-                thinking_level=effective.thinking_level,
-                active_tool_names=effective.active_tool_names,
-                resources=self._env.resources,
-            )
-        )
+        prompt = await self._env.resolve_system_prompt(self.name, self._model(), effective)
         event = BeforeRun(lane=self.name, prompt=messages, system_prompt=prompt or "", resources=self._env.resources)
         return await self._env.hooks.before_run(event, self._env.telemetry)
 
