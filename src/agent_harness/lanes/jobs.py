@@ -75,6 +75,11 @@ def busy(lane: LaneRuntime) -> LaneBusy | None:
     )
 
 
+def invalid_message(lane: LaneRuntime, reason: object, what: str = "message") -> InvalidMessage:
+    """The rejection for input that cannot be stored, or that says nothing to the model."""
+    return InvalidMessage(lane=lane.name, reason=str(reason), message=f"the {what} was refused: {reason}")
+
+
 async def accept_run(
     lane: LaneRuntime, prompt: tuple[AgentMessage, ...], prepared: BeforeRunOutcome, begin: Callable[[], None]
 ) -> Result[str, LaneBusy | InvalidMessage | MissingIdentities]:
@@ -100,7 +105,7 @@ async def accept_run(
     try:
         record = await lane.write_record(started)
     except InvalidPayload as error:
-        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the prompt was refused: {error}"))
+        return Err(invalid_message(lane, error, "prompt"))
     begin()
     return Ok(record.id)
 
@@ -209,7 +214,7 @@ async def enqueue(lane: LaneRuntime, queue: QueueName, message: AgentMessage) ->
     try:
         await lane.write_record(QueueEnqueued(queue=queue, run_id=run_id, target=target))
     except InvalidPayload as error:
-        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the message was refused: {error}"))
+        return Err(invalid_message(lane, error))
     return Ok(Queued(entry_id=target.id))
 
 

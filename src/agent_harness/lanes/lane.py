@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from ..abort_signal import AbortSignal
 from ..effects.gate import Gate
-from ..errors import CorruptLog, HarnessClosed, HarnessFault, StorageError
+from ..errors import CorruptLog, HarnessClosed, HarnessFault, InvalidPayload, StorageError
 from ..events.catalog import (
     ConfigUpdate,
     EntryAdded,
@@ -126,6 +126,15 @@ class LaneRuntime:
             self._admitting -= 1
             if self.gate is not None:
                 self.gate.poke()
+
+    async def accept(self, job: Callable[[], Awaitable[T]]) -> T:
+        """A caller's job on the line. What it raises, a refused payload and the end apart, faults the harness."""
+        try:
+            return await self.line.run(job)
+        except (HarnessClosed, InvalidPayload):
+            raise
+        except Exception as error:
+            raise self.env.fail(error) from error
 
     def _settle_idle(self) -> None:
         if self.operation is None and self.procedure is None:
