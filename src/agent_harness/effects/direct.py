@@ -24,7 +24,7 @@ from ..hooks.catalog import (
     ToolResultPatch,
     TransformContext,
 )
-from ..lanes import jobs
+from ..lanes import commits, jobs
 from ..lanes.lane import HOOK_OF, LaneRuntime
 from ..lanes.reads import LaneReads
 from ..loop.provider_stream import NoAnswer, ask_provider
@@ -83,15 +83,15 @@ class DirectEffects:
 
     async def append_entry(self, entry: ProvisionedEntry, parent: TelemetryContext) -> Entry:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: self._lane.write_entry(entry, parent))
+        return await self._lane.line.run(lambda: commits.write_entry(self._lane, entry, parent))
 
     async def append_record(self, body: RecordBody, parent: TelemetryContext) -> LaneRecord:
         """See `Effects`."""
-        return await self._lane.line.run(lambda: self._lane.write_record(body, parent))
+        return await self._lane.line.run(lambda: commits.write_record(self._lane, body, parent))
 
     async def move_lane(self, to: str | None, parent: TelemetryContext) -> None:
         """See `Effects`."""
-        await self._lane.line.run(lambda: jobs.move_lane(self._lane, to, parent))
+        await self._lane.line.run(lambda: commits.write_move(self._lane, to, parent))
 
     async def set_fact(self, fact: FactWrite, parent: TelemetryContext) -> None:
         """See `Effects`."""
@@ -170,7 +170,7 @@ class DirectEffects:
             abandoned=self._env.abandoned,
             telemetry=parent,
         )
-        messages = await self._lane.context_messages() if request.messages is None else request.messages
+        messages = await self._lane.context.messages() if request.messages is None else request.messages
         if streamed:
             self._env.session.tell_request(self._lane.name, request.run_id, model.ref, messages)
 

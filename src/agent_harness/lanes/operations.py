@@ -3,7 +3,6 @@
 Each function is the work of the method of `AgentLane` that has its name and its contract.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -38,7 +37,7 @@ from ..session.core import one_line
 from ..telemetry.context import TelemetryContext
 from ..types.messages import AgentMessage, ImageContent
 from ..types.structural import NavigateOptions
-from . import jobs
+from . import execution, jobs
 from .lane import LaneRuntime
 from .messages import Input, Unacceptable, normalise
 from .output import OutputSpec
@@ -63,7 +62,7 @@ async def prompt(
         )
     if isinstance(accepted, Err):
         return accepted
-    outcome = await _outcome(lane)
+    outcome = await execution.outcome_of(lane)
     if output is not None:
         outcome = output.completed(outcome)
     assert isinstance(outcome, RunCompleted | RunAborted | RunFailed | RunSuspended)
@@ -93,7 +92,7 @@ async def compact(lane: LaneRuntime, custom_instructions: str | None) -> Compact
         )
     if isinstance(accepted, Err):
         return accepted
-    outcome = await _outcome(lane)
+    outcome = await execution.outcome_of(lane)
     assert isinstance(outcome, CompactionCompleted | CompactionEnded)
     return Ok(outcome)
 
@@ -110,7 +109,7 @@ async def navigate_tree(lane: LaneRuntime, target_id: str | None, options: Navig
         )
     if isinstance(accepted, Err):
         return accepted
-    outcome = await _outcome(lane)
+    outcome = await execution.outcome_of(lane)
     assert isinstance(outcome, NavigationCompleted | NavigationEnded)
     return Ok(outcome)
 
@@ -130,7 +129,7 @@ async def resume(lane: LaneRuntime, output_type: type[object] | None) -> ResumeR
         admitted = await lane.accept(lambda: jobs.admit_resume(lane, begin))
     if isinstance(admitted, Err):
         return admitted
-    outcome = await _outcome(lane)
+    outcome = await execution.outcome_of(lane)
     return Ok(outcome if output is None else output.completed(outcome))
 
 
@@ -153,7 +152,7 @@ def _begin(lane: LaneRuntime, output: OutputSpec | None = None, *, recovery: boo
 
     if announce:
         lane.emit(RunResume(lane=lane.name, run_id=lane.op().id))
-    outcome = lane.start(procedure, recovery=recovery)
+    outcome = execution.start(lane, procedure, recovery=recovery)
     if output is not None:
         off = output.install(lane)
         outcome.add_done_callback(lambda _outcome: off())
@@ -175,8 +174,3 @@ async def _procedure(lane: LaneRuntime, effects: Effects, parent: TelemetryConte
 def _effects(lane: LaneRuntime) -> Effects:
     direct = DirectEffects(lane)
     return direct if lane.gate is None else GatedEffects(direct, lane.gate)
-
-
-async def _outcome(lane: LaneRuntime) -> OperationOutcome:
-    assert lane.outcome is not None
-    return await asyncio.shield(lane.outcome)  # cancelling the caller must not cancel what others wait for

@@ -17,6 +17,7 @@ from ..types.entries import CustomBody, Entry, EntryBody, EntryType, MessageBody
 from ..types.json import JsonValue
 from ..types.messages import AgentMessage
 from . import jobs
+from .commits import write_fact
 from .lane import HOOK_OF, LaneRuntime
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ class LaneSession:
 
     async def _fact(self, write: Callable[[], Awaitable[None]], event: Callable[[str | None], FactUpdate]) -> None:
         async def job() -> None:
-            await self._lane.write_fact("name", write)
+            await write_fact(self._lane, "name", write)
             self._env.events.publish(event(await self._view.get_name()))
 
         await run_job(self._lane, job)
