@@ -337,6 +337,13 @@ async def set_label(
     lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
 
 
+async def set_name(lane: LaneRuntime, name: str | None) -> None:
+    """Write the session's name; the latest wins."""
+    tree = lane.env.session.view(lane.name)
+    await write_fact(lane, "name", lambda: tree.set_name(name))
+    lane.emit(FactUpdate(fact="name", value=await tree.get_name()))
+
+
 async def commit_run_end_follow_up(
     lane: LaneRuntime, run_id: str, item: ProvisionedEntry, parent: TelemetryContext
 ) -> Literal["committed", "dropped"]:
