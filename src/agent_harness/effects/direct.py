@@ -37,7 +37,7 @@ from ..loop.stream import (
     transport_error,
 )
 from ..loop.stream import presentable as presentable_delta
-from ..loop.tools import create_error_tool_result, execute_tool_call
+from ..loop.tools import create_error_tool_result, execute_tool_call, reporter
 from ..loop.tools import presentable as presentable_report
 from ..providers.base import (
     AssistantMessageEvent,
@@ -230,8 +230,6 @@ class DirectEffects:
                 )
             )
 
-        loop = asyncio.get_running_loop()
-
         async def work() -> ExecutedToolCall:
             try:
                 context = await self._env.resolve_tool_context()
@@ -242,10 +240,7 @@ class DirectEffects:
                 prepared,
                 lane.signal,
                 context=context,
-                # A blocking tool reports from its thread; events belong to the loop.
-                update=update
-                if prepared.tool.execute is not None
-                else lambda partial: _from_thread(loop, update, partial),
+                update=reporter(prepared.tool, update),
                 origin=await self._origin(prepared),
             )
 
@@ -469,12 +464,3 @@ class DirectEffects:
         finally:
             waiting.cancel()
             aborted.cancel()
-
-
-def _from_thread(
-    loop: asyncio.AbstractEventLoop, update: Callable[[AgentToolResult], None], partial: AgentToolResult
-) -> None:
-    try:
-        loop.call_soon_threadsafe(update, partial)
-    except RuntimeError:
-        pass  # the loop is gone; so is everybody who would look
