@@ -118,6 +118,15 @@ class LaneRuntime:
         except Exception as error:
             raise self.env.fail(error) from error
 
+    @contextmanager
+    def in_hook(self) -> Generator[None]:
+        """Mark what runs inside as a hook of the open operation, in tasks that it starts too (A-10)."""
+        token = HOOK_OF.set(self.op().id)
+        try:
+            yield
+        finally:
+            HOOK_OF.reset(token)
+
     # The end ---------------------------------------------------------------
 
     async def guard(self, write: Awaitable[T]) -> T:
