@@ -150,8 +150,8 @@ MUTATIONS = (
     Mutation(
         name="a failing policy hook lets the tool run",
         file="agent_harness/hooks/runner.py",
-        before='return ToolDecision(block="A policy handler failed, so the call was not allowed.")',
-        after="return ToolDecision()",
+        before='NOT_ALLOWED = ToolDecision(block="A policy handler failed, so the call was not allowed.")',
+        after="NOT_ALLOWED = ToolDecision()",
         found_by=("tests/unit/test_hooks.py",),
     ),
     Mutation(
