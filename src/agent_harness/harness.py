@@ -262,7 +262,7 @@ class AgentHarness(AgentLane):
             self._env.events.publish(LaneCreated(lane=name, at=at))
             return Ok(AgentLane(runtime))
 
-        return await self._job(job)
+        return await self._lane.accept(job)
 
     async def lanes(self) -> list[LaneInfo]:
         """Inventory; always includes "main"."""

@@ -150,8 +150,8 @@ MUTATIONS = (
     Mutation(
         name="a failing policy hook lets the tool run",
         file="agent_harness/hooks/runner.py",
-        before='return ToolDecision(block="A policy handler failed, so the call was not allowed.")',
-        after="return ToolDecision()",
+        before='NOT_ALLOWED = ToolDecision(block="A policy handler failed, so the call was not allowed.")',
+        after="NOT_ALLOWED = ToolDecision()",
         found_by=("tests/unit/test_hooks.py",),
     ),
     Mutation(
@@ -205,16 +205,16 @@ MUTATIONS = (
     ),
     Mutation(
         name="a message enters the context before its tail",
-        file="agent_harness/lanes/lane.py",
-        before="            self._projection += projected\n",
-        after="            self._projection[-1:-1] = projected\n",
+        file="agent_harness/lanes/context.py",
+        before="        self._projection += projected\n",
+        after="        self._projection[-1:-1] = projected\n",
         found_by=("tests/tier_b/test_run_traces.py", "-k", "memory"),  # by the law that every test is held to
     ),
     Mutation(
         name="the context is read anew for every request",
-        file="agent_harness/lanes/lane.py",
-        before="        if self._projection is None:\n",
-        after="        if True:\n",
+        file="agent_harness/lanes/context.py",
+        before="        if self._projection is None:\n            leaf_id",
+        after="        if True:\n            leaf_id",
         found_by=("tests/tier_c/test_flat_cost.py", "-k", "memory"),
     ),
     Mutation(

@@ -215,11 +215,11 @@ async def test_the_compacted_context_is_what_a_cold_restore_builds(repo: Session
     """Case 47: the live request and the one after a reopening are made of the same messages."""
     rig = await talked(repo, "Summary.", "Third answer.")
     await rig.harness.compact()
-    live = await rig.harness._lane.context_messages()
+    live = await rig.harness._lane.context.messages()
     assert isinstance(live[0], CompactionSummaryMessage)
     await rig.harness.close()
     again = await open_rig(await repo.open("requests"))
-    assert await again.harness._lane.context_messages() == live
+    assert await again.harness._lane.context.messages() == live
     await again.harness.close()
 
 

@@ -39,6 +39,8 @@ LAYERS = {
     "agent_harness.effects": 3,
     "agent_harness.effects.base": 2,
     "agent_harness.effects.direct": 5,
+    "agent_harness.effects.direct_request": 5,
+    "agent_harness.effects.direct_tool": 5,
     "agent_harness.procedures": 4,
     "agent_harness.procedures.signals": 2,
     "agent_harness.procedures.build": 2,

@@ -14,6 +14,7 @@ from ..types.entries import (
 )
 from ..types.messages import AssistantMessage
 from . import jobs
+from .commits import reconfigure
 from .lane import LaneRuntime
 from .restore import restore_lane
 from .view import run_job, write_when_possible
@@ -100,6 +101,6 @@ async def adopt_defaults(lane: LaneRuntime) -> None:
 
     async def job() -> None:
         restored = await restore_lane(lane.env.session, lane.name, lane.state.lane_state.leaf_id, lane.env.defaults)
-        lane.reconfigure(restored.reduction.effective_configuration)
+        reconfigure(lane, restored.reduction.effective_configuration)
 
     await run_job(lane, job)

@@ -100,11 +100,20 @@ class Environment:
 
     # What requests are made of ---------------------------------------------
 
-    async def resolve_system_prompt(self, context: SystemPromptContext) -> str | None:
+    async def resolve_system_prompt(
+        self, lane: str, model: Model, configuration: EffectiveLaneConfiguration
+    ) -> str | None:
         """The system prompt as of now; a callback runs per request."""
         prompt = self.system_prompt
         if prompt is None or isinstance(prompt, str):
             return prompt
+        context = SystemPromptContext(
+            lane=lane,
+            model=model,
+            thinking_level=configuration.thinking_level,
+            active_tool_names=configuration.active_tool_names,
+            resources=self.resources,
+        )
         resolved = prompt(context)
         return await resolved if isawaitable(resolved) else resolved
 

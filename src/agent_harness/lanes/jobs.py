@@ -55,8 +55,9 @@ from ..types.records import (
 )
 from ..types.state import OperationState
 from ..types.structural import NavigateOptions
-from .lane import LaneRuntime, messages_of
-from .restore import missing_identities
+from .commits import reconfigure, write_entry, write_fact, write_record
+from .lane import LaneRuntime
+from .restore import messages_of, missing_identities
 
 # Lane surface --------------------------------------------------------------------------------------------------------
 
@@ -73,6 +74,11 @@ def busy(lane: LaneRuntime) -> LaneBusy | None:
         operation_kind=op.kind,
         message=f"lane {lane.name!r} has an open {op.kind} ({status})",
     )
+
+
+def invalid_message(lane: LaneRuntime, reason: object, what: str = "message") -> InvalidMessage:
+    """The rejection for input that cannot be stored, or that says nothing to the model."""
+    return InvalidMessage(lane=lane.name, reason=str(reason), message=f"the {what} was refused: {reason}")
 
 
 async def accept_run(
@@ -98,9 +104,9 @@ async def accept_run(
     )
     started = OperationStarted(source_leaf_id=lane.state.lane_state.leaf_id, intent=intent)
     try:
-        record = await lane.write_record(started)
+        record = await write_record(lane, started)
     except InvalidPayload as error:
-        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the prompt was refused: {error}"))
+        return Err(invalid_message(lane, error, "prompt"))
     begin()
     return Ok(record.id)
 
@@ -119,7 +125,7 @@ async def accept_compaction(
         custom_instructions=custom_instructions, result_entry_id=lane.env.session.id_generator.next()
     )
     started = OperationStarted(source_leaf_id=lane.state.lane_state.leaf_id, intent=intent)
-    record = await lane.write_record(started)
+    record = await write_record(lane, started)
     begin()
     return Ok(record.id)
 
@@ -151,7 +157,7 @@ async def accept_navigation(
         summary_entry_id=lane.env.session.id_generator.next() if summarize else None,
         custom_instructions=options.custom_instructions if summarize else None,
     )
-    record = await lane.write_record(OperationStarted(source_leaf_id=source_id, intent=intent))
+    record = await write_record(lane, OperationStarted(source_leaf_id=source_id, intent=intent))
     begin()
     return Ok(record.id)
 
@@ -207,9 +213,9 @@ async def enqueue(lane: LaneRuntime, queue: QueueName, message: AgentMessage) ->
         run_id = op.id
     target = ProvisionedEntry(id=lane.env.session.id_generator.next(), body=MessageBody(message=message))
     try:
-        await lane.write_record(QueueEnqueued(queue=queue, run_id=run_id, target=target))
+        await write_record(lane, QueueEnqueued(queue=queue, run_id=run_id, target=target))
     except InvalidPayload as error:
-        return Err(InvalidMessage(lane=lane.name, reason=str(error), message=f"the message was refused: {error}"))
+        return Err(invalid_message(lane, error))
     return Ok(Queued(entry_id=target.id))
 
 
@@ -219,10 +225,10 @@ async def cancel_queued(lane: LaneRuntime, entry_id: str) -> Result[CancelQueued
     pending_run = (*op.pending_steer, *op.pending_follow_up) if op is not None else ()
     if any(item.id == entry_id for item in pending_run):
         assert op is not None
-        await lane.write_record(QueueCancelled(run_id=op.id, entry_id=entry_id))
+        await write_record(lane, QueueCancelled(run_id=op.id, entry_id=entry_id))
         return Ok(CancelQueued(outcome="cancelled"))
     if any(item.id == entry_id for item in lane.state.lane_state.pending_next_run):
-        await lane.write_record(QueueCancelled(entry_id=entry_id))
+        await write_record(lane, QueueCancelled(entry_id=entry_id))
         return Ok(CancelQueued(outcome="cancelled"))
     enqueued = await lane.env.session.find_records(lane=lane.name, type="queue_enqueued")
     if not any(isinstance(r.body, QueueEnqueued) and r.body.target.id == entry_id for r in enqueued):
@@ -245,7 +251,7 @@ async def request_abort(lane: LaneRuntime, begin: Callable[[], None]) -> Result[
     accepted = AbortAccepted(run_id=op.id, steer=(), follow_up=())
     if not op.aborting:
         steer, follow_up = messages_of(op.pending_steer), messages_of(op.pending_follow_up)
-        await lane.write_record(AbortRequested(run_id=op.id))
+        await write_record(lane, AbortRequested(run_id=op.id))
         accepted = AbortAccepted(run_id=op.id, steer=steer, follow_up=follow_up)
     elif not lane.executing:  # a restored abort whose reconciliation begins now
         lane.emit(RunAbort(lane=lane.name, run_id=op.id, steer=(), follow_up=()))
@@ -260,17 +266,17 @@ async def accept_write(lane: LaneRuntime, target: ProvisionedEntry) -> Literal["
     """A tree or configuration write: direct on an idle lane, deferred in a run, waiting for a structural operation."""
     op = lane.operation
     if op is None:
-        await lane.write_entry(target)
+        await write_entry(lane, target)
         return "appended"
     if op.kind != "run":
         return "wait"
-    await lane.write_record(WriteDeferred(run_id=op.id, target=target))
+    await write_record(lane, WriteDeferred(run_id=op.id, target=target))
     return "deferred"
 
 
 async def record_usage(lane: LaneRuntime, adjustment: AdjustmentUsage) -> None:
     """The application's own ledger entry."""
-    await lane.write_record(adjustment)
+    await write_record(lane, adjustment)
 
 
 # Procedures, through `fx` --------------------------------------------------------------------------------------------
@@ -315,15 +321,10 @@ async def finish_operation(
 async def _finish(
     lane: LaneRuntime, op: OperationState, outcome: Outcome, error: OperationError | None, parent: TelemetryContext
 ) -> None:
-    await lane.write_record(OperationFinished(run_id=op.id, outcome=outcome, error=error), parent)
+    await write_record(lane, OperationFinished(run_id=op.id, outcome=outcome, error=error), parent)
     if op.kind == "navigation":
         entries = await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)
-        lane.reconfigure(configuration_from(entries, lane.env.defaults))
-
-
-async def move_lane(lane: LaneRuntime, to: str | None, parent: TelemetryContext) -> None:
-    """Jump the leaf to `to`."""
-    await lane.write_move(to, parent)
+        reconfigure(lane, configuration_from(entries, lane.env.defaults))
 
 
 async def set_label(
@@ -332,8 +333,15 @@ async def set_label(
     """Write a label; the latest wins. A `rerun` that finds it as it should be writes nothing."""
     if rerun and await lane.env.session.get_label(target_id) == label:
         return
-    await lane.write_fact("label", lambda: lane.env.session.set_label(target_id, label), parent)
+    await write_fact(lane, "label", lambda: lane.env.session.set_label(target_id, label), parent)
     lane.emit(FactUpdate(fact="label", value=label, target_id=target_id))
+
+
+async def set_name(lane: LaneRuntime, name: str | None) -> None:
+    """Write the session's name; the latest wins."""
+    tree = lane.env.session.view(lane.name)
+    await write_fact(lane, "name", lambda: tree.set_name(name))
+    lane.emit(FactUpdate(fact="name", value=await tree.get_name()))
 
 
 async def commit_run_end_follow_up(
@@ -342,7 +350,7 @@ async def commit_run_end_follow_up(
     """Queue a follow-up only while the run is not aborting: nothing is written behind the marker."""
     if _own(lane, run_id).aborting:
         return "dropped"
-    await lane.write_record(QueueEnqueued(queue="followUp", run_id=run_id, target=item), parent)
+    await write_record(lane, QueueEnqueued(queue="followUp", run_id=run_id, target=item), parent)
     return "committed"
 
 
@@ -355,7 +363,7 @@ async def consume_queue_item(
     item = next((item for item in items if item.id == entry_id), None)
     if item is None or op.aborting:
         return "skipped"
-    await lane.write_entry(item, parent)
+    await write_entry(lane, item, parent)
     return "consumed"
 
 
@@ -366,7 +374,7 @@ async def apply_pending_write(
     item = next((item for item in _own(lane, run_id).pending_writes if item.id == entry_id), None)
     if item is None:
         return "skipped"
-    await lane.write_entry(item, parent)
+    await write_entry(lane, item, parent)
     return "applied"
 
 

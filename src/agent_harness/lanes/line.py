@@ -48,7 +48,7 @@ class MutationLine:
             if not entry.started and entry in self._jobs:
                 self._jobs.remove(entry)
             elif not entry.future.done():
-                entry.future.add_done_callback(_retrieve)
+                entry.future.add_done_callback(retrieve)
             raise
         return result
 
@@ -89,7 +89,7 @@ class MutationLine:
         for job in self._jobs:
             if not job.future.done():
                 job.future.set_exception(reason)
-                job.future.add_done_callback(_retrieve)
+                job.future.add_done_callback(retrieve)
         self._jobs.clear()
 
     async def drain(self, timeout: float) -> None:
@@ -99,7 +99,7 @@ class MutationLine:
             await asyncio.wait([worker], timeout=timeout)
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    # Nobody waits for this result any more; asyncio would log its exception as never retrieved.
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """For a result that perhaps nobody waits for: asyncio would log its exception as never retrieved."""
     if not future.cancelled():
         future.exception()

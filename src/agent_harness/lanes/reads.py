@@ -1,6 +1,7 @@
 """LaneReads: what a procedure may look at (`effects.base.Reads`), from the lane's runtime."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ..abort_signal import AbortSignal
 from ..events.catalog import HarnessEvent
@@ -134,15 +135,23 @@ class LaneReads:
 
     async def context_messages(self) -> Sequence[AgentMessage]:
         """See `Reads`."""
-        return await self._lane.context_messages()
+        return await self._lane.context.messages()
 
     async def inherited_messages(self) -> int:
         """See `Reads`."""
-        return await self._lane.inherited_messages()
+        return await self._lane.context.inherited()
 
     async def abandoned(self, source: str | None, target: str | None) -> tuple[Entry, ...]:
         """See `Reads`."""
-        return await self._lane.abandoned(source, target)
+        if source is None:
+            return ()
+        kept: set[str] = set()
+        if target is not None:
+            kept = {entry.id for entry in await self._env.session.find_entries_on_branch(start=target)}
+        left = takewhile(
+            lambda entry: entry.id not in kept, await self._env.session.find_entries_on_branch(start=source)
+        )
+        return tuple(left)[::-1]
 
     def as_said(self, messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
         """See `Reads`."""

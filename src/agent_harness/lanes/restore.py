@@ -7,7 +7,7 @@ from ..providers.base import Models
 from ..reducer.fold import LaneReductionInput, reduce_lane_state
 from ..session.context import configuration_entries
 from ..session.session import Session
-from ..types.entries import Entry, ProvisionedEntry
+from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.messages import AgentMessage, AssistantMessage
 from ..types.records import LaneRecord, OperationStarted, RunIntent, ToolStarted
 from ..types.state import EffectiveLaneConfiguration, LaneReductionResult, ModelRef, OperationState
@@ -100,14 +100,15 @@ def suspended_operation(
         reason="deferred" if op.deferred is not None and not op.aborting else "crash",
         prompt=op.intent.original_prompt if isinstance(op.intent, RunIntent) else (),
         deferred=op.deferred,
-        aborting_steer=_payloads(op.aborted_steer) if op.aborting else None,
-        aborting_follow_up=_payloads(op.aborted_follow_up) if op.aborting else None,
+        aborting_steer=messages_of(op.aborted_steer) if op.aborting else None,
+        aborting_follow_up=messages_of(op.aborted_follow_up) if op.aborting else None,
         missing=missing_identities(reduction, tools, models),
     )
 
 
-def _payloads(items: tuple[ProvisionedEntry, ...]) -> tuple[AgentMessage, ...]:
-    return tuple(message for item in items if (message := getattr(item.body, "message", None)) is not None)
+def messages_of(items: tuple[ProvisionedEntry, ...]) -> tuple[AgentMessage, ...]:
+    """The messages that provisioned entries carry."""
+    return tuple(item.body.message for item in items if isinstance(item.body, MessageBody))
 
 
 def missing_identities(reduction: LaneReductionResult, tools: dict[str, AgentTool], models: Models) -> Missing:

@@ -4,64 +4,38 @@ Any number of facades may exist for a lane; identity is the name. Every refusal 
 faults and closure raise.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
-from typing import TypeVar, assert_never
 
-from ..effects.base import Effects
-from ..effects.direct import DirectEffects
-from ..effects.gate import Gate, GatedEffects
-from ..errors import HarnessClosed, InvalidPayload, StorageError
-from ..events.catalog import RunResume
+from ..effects.gate import Gate
+from ..errors import HarnessClosed, StorageError
 from ..events.snapshot import is_for_lane
 from ..events.watch import LaneWatch
 from ..extensions.resources import expand_skill, expand_template
-from ..hooks.catalog import BeforeRun, BeforeRunOutcome
-from ..options import SystemPromptContext
 from ..outcomes import (
     AbortResult,
     CancelQueuedResult,
     Closed,
-    CompactionCompleted,
-    CompactionEnded,
     CompactionResult,
-    InvalidMessage,
-    NavigationCompleted,
-    NavigationEnded,
     NavigationResult,
-    OperationOutcome,
     QueueResult,
     RecordUsageResult,
     ResumeResult,
-    RunAborted,
-    RunCompleted,
-    RunFailed,
     RunResult,
-    RunSuspended,
     UnknownSkill,
     UnknownTemplate,
 )
-from ..procedures.compaction import compaction_procedure
-from ..procedures.navigation import navigation_procedure
-from ..procedures.run import run_procedure
 from ..providers.base import Model
 from ..result import Err, Ok
-from ..session.core import one_line
-from ..telemetry.context import TelemetryContext
 from ..types.actions import ActionInfo
 from ..types.json import JsonValue
-from ..types.messages import AgentMessage, ImageContent, ThinkingLevel, Usage
+from ..types.messages import ImageContent, ThinkingLevel, Usage
 from ..types.records import AdjustmentUsage, QueueName
 from ..types.structural import NavigateOptions
-from . import configuration, jobs
+from . import configuration, jobs, operations
 from .lane import LaneRuntime
 from .messages import Input, Unacceptable, normalise
 from .output import OutputSpec
-from .reads import LaneReads
 from .view import LaneSession
-
-T = TypeVar("T")
 
 
 class AgentLane:
@@ -112,27 +86,7 @@ class AgentLane:
         if (closed := self._closed()) is not None:
             return Err(closed)
         output = OutputSpec.of(output_type, output_retries) if output_type is not None else None
-        self._lane.admitting += 1
-        try:
-            try:
-                messages = normalise(prompt, images, self._env.clock.now_ms(), self._env.message_types)
-            except Unacceptable as reason:
-                return Err(self._invalid(str(reason)))
-            prepared = await self._before_run(messages)
-            if output is not None:
-                prepared = output.prepared(prepared, self._model(), self._env.clock.now_ms())
-            accepted = await self._job(
-                lambda: jobs.accept_run(self._lane, messages, prepared, lambda: self._begin(output, recovery=False))
-            )
-        finally:
-            self._admitted()
-        if isinstance(accepted, Err):
-            return accepted
-        outcome = await self._outcome()
-        if output is not None:
-            outcome = output.completed(outcome)
-        assert isinstance(outcome, RunCompleted | RunAborted | RunFailed | RunSuspended)
-        return Ok(outcome)
+        return await operations.prompt(self._lane, prompt, images, output)
 
     async def skill(self, name: str, additional_instructions: str | None = None) -> RunResult:
         """Prompt with a skill of `resources`, and what the caller adds. What is stored is the expanded text.
@@ -161,25 +115,6 @@ class AgentLane:
             return Err(UnknownTemplate(name=name, message=_unknown("prompt template", name, templates)))
         return await self.prompt(expand_template(template, args))
 
-    async def _before_run(self, messages: tuple[AgentMessage, ...]) -> BeforeRunOutcome:
-        if not self._env.hooks.has("before_run"):
-            return BeforeRunOutcome()
-        effective = self._lane.state.effective_configuration
-        prompt = await self._env.resolve_system_prompt(
-            SystemPromptContext(
-                lane=self.name,
-                model=self._model(),
-                thinking_level=effective.thinking_level,
-                active_tool_names=effective.active_tool_names,
-                resources=self._env.resources,
-            )
-        )
-        event = BeforeRun(lane=self.name, prompt=messages, system_prompt=prompt or "", resources=self._env.resources)
-        return await self._env.hooks.before_run(event, self._env.telemetry)
-
-    def _model(self) -> Model:
-        return self._env.models.find(self._lane.state.effective_configuration.model) or self._env.model
-
     async def compact(self, custom_instructions: str | None = None) -> CompactionResult:
         """Replace old context with a summary, as an operation of its own, and wait for its outcome.
 
@@ -193,20 +128,7 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        self._lane.admitting += 1
-        try:
-            accepted = await self._job(
-                lambda: jobs.accept_compaction(
-                    self._lane, LaneReads(self._lane), custom_instructions, lambda: self._begin(recovery=False)
-                )
-            )
-        finally:
-            self._admitted()
-        if isinstance(accepted, Err):
-            return accepted
-        outcome = await self._outcome()
-        assert isinstance(outcome, CompactionCompleted | CompactionEnded)
-        return Ok(outcome)
+        return await operations.compact(self._lane, custom_instructions)
 
     async def navigate_tree(self, target_id: str | None, options: NavigateOptions | None = None) -> NavigationResult:
         """Move this lane's leaf to an existing entry (None: the root), and wait for the outcome.
@@ -224,23 +146,7 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        chosen = options or NavigateOptions()
-        if chosen.label is not None:
-            chosen = replace(chosen, label=one_line("label", chosen.label))
-        self._lane.admitting += 1
-        try:
-            accepted = await self._job(
-                lambda: jobs.accept_navigation(
-                    self._lane, LaneReads(self._lane), target_id, chosen, lambda: self._begin(recovery=False)
-                )
-            )
-        finally:
-            self._admitted()
-        if isinstance(accepted, Err):
-            return accepted
-        outcome = await self._outcome()
-        assert isinstance(outcome, NavigationCompleted | NavigationEnded)
-        return Ok(outcome)
+        return await operations.navigate_tree(self._lane, target_id, options or NavigateOptions())
 
     async def resume(self, *, output_type: type[object] | None = None) -> ResumeResult:
         """Continue this lane's open operation from its last safe boundary, and wait for its outcome.
@@ -253,24 +159,7 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        if output_type is not None:
-            OutputSpec.of(output_type, 0)
-        output: OutputSpec | None = None
-
-        def begin() -> None:
-            nonlocal output
-            output = OutputSpec.of_intent(self._lane.op().intent, output_type)
-            self._begin(output, recovery=True)
-
-        self._lane.admitting += 1
-        try:
-            admitted = await self._job(lambda: jobs.admit_resume(self._lane, begin))
-        finally:
-            self._admitted()
-        if isinstance(admitted, Err):
-            return admitted
-        outcome = await self._outcome()
-        return Ok(outcome if output is None else output.completed(outcome))
+        return await operations.resume(self._lane, output_type)
 
     async def abort(self) -> AbortResult:
         """Record the cancellation, signal the running effect and return; reconciliation follows.
@@ -280,52 +169,7 @@ class AgentLane:
         """
         if (closed := self._closed()) is not None:
             return Err(closed)
-        self._lane.admitting += 1
-        try:
-            return await self._job(
-                lambda: jobs.request_abort(self._lane, lambda: self._begin(recovery=True, resumed=False))
-            )
-        finally:
-            self._admitted()
-
-    def _begin(self, output: OutputSpec | None = None, *, recovery: bool, resumed: bool = True) -> None:
-        effects = self._effects()
-        announce = recovery and resumed
-
-        async def procedure(parent: TelemetryContext) -> OperationOutcome:
-            nonlocal announce
-            if announce:
-                announce = False
-                await effects.before_resume(parent)
-            return await self._procedure(effects, parent)
-
-        if announce:
-            self._lane.emit(RunResume(lane=self.name, run_id=self._lane.op().id))
-        outcome = self._lane.start(procedure, recovery=recovery)
-        if output is not None:
-            off = output.install(self._lane)
-            outcome.add_done_callback(lambda _outcome: off())
-
-    async def _procedure(self, effects: Effects, parent: TelemetryContext) -> OperationOutcome:
-        kind = self._lane.op().kind
-        match kind:
-            case "run":
-                return await run_procedure(effects, parent)
-            case "compaction":
-                return await compaction_procedure(effects, parent)
-            case "navigation":
-                return await navigation_procedure(effects, parent)
-            case _:
-                assert_never(kind)
-
-    def _effects(self) -> Effects:
-        direct = DirectEffects(self._lane)
-        return direct if self._lane.gate is None else GatedEffects(direct, self._lane.gate)
-
-    async def _outcome(self) -> OperationOutcome:
-        outcome = self._lane.outcome
-        assert outcome is not None
-        return await asyncio.shield(outcome)  # cancelling the caller must not cancel what others wait for
+        return await operations.abort(self._lane)
 
     # Queues ----------------------------------------------------------------
 
@@ -347,16 +191,16 @@ class AgentLane:
         try:
             messages = normalise(message, images, self._env.clock.now_ms(), self._env.message_types)
         except Unacceptable as reason:
-            return Err(self._invalid(str(reason)))
+            return Err(jobs.invalid_message(self._lane, reason))
         if len(messages) != 1:
-            return Err(self._invalid("a queue item is one message"))
-        return await self._job(lambda: jobs.enqueue(self._lane, queue, messages[0]))
+            return Err(jobs.invalid_message(self._lane, "a queue item is one message"))
+        return await self._lane.accept(lambda: jobs.enqueue(self._lane, queue, messages[0]))
 
     async def cancel_queued(self, entry_id: str) -> CancelQueuedResult:
         """Durably retract a pending queue item."""
         if (closed := self._closed()) is not None:
             return Err(closed)
-        return await self._job(lambda: jobs.cancel_queued(self._lane, entry_id))
+        return await self._lane.accept(lambda: jobs.cancel_queued(self._lane, entry_id))
 
     async def record_usage(
         self, usage: Usage, *, entry_id: str | None = None, details: JsonValue = None
@@ -369,7 +213,7 @@ class AgentLane:
         if (closed := self._closed()) is not None:
             return Err(closed)
         adjustment = AdjustmentUsage(usage=usage, entry_id=entry_id, details=details)
-        await self._job(lambda: jobs.record_usage(self._lane, adjustment))
+        await self._lane.accept(lambda: jobs.record_usage(self._lane, adjustment))
         return Ok(None)
 
     # The tree and persisted configuration ----------------------------------
@@ -521,22 +365,6 @@ class AgentLane:
         if self._env.fault is not None:
             raise self._env.fault
         return Closed() if self._env.closed else None
-
-    def _admitted(self) -> None:
-        self._lane.admitting -= 1
-        if self._lane.gate is not None:
-            self._lane.gate.poke()
-
-    async def _job(self, job: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await self._lane.line.run(job)
-        except (HarnessClosed, InvalidPayload):
-            raise
-        except Exception as error:
-            raise self._env.fail(error) from error
-
-    def _invalid(self, reason: str) -> InvalidMessage:
-        return InvalidMessage(lane=self.name, reason=reason, message=f"the message was refused: {reason}")
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ..errors import WriteRefused
-from ..events.catalog import FactUpdate
 from ..session.queries import EntryCursor, Order
 from ..session.storage import SessionStats
 from ..session.views import LaneView
@@ -20,7 +19,6 @@ from . import jobs
 from .lane import HOOK_OF, LaneRuntime
 
 T = TypeVar("T")
-Job = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
 
 
 class LaneSession:
@@ -56,7 +54,7 @@ class LaneSession:
 
     async def set_name(self, name: str | None) -> None:
         """See `SessionTree`. Facts are not on a path: written at once, whatever the lane does."""
-        await self._fact(lambda: self._view.set_name(name), lambda stored: FactUpdate(fact="name", value=stored))
+        await run_job(self._lane, lambda: jobs.set_name(self._lane, name))
 
     async def get_label(self, target_id: str) -> str | None:
         """See `SessionTree`."""
@@ -132,13 +130,6 @@ class LaneSession:
         target = ProvisionedEntry(id=self._env.session.id_generator.next(), body=body)
         await write_when_possible(self._lane, lambda: jobs.accept_write(self._lane, target))
         return target.id
-
-    async def _fact(self, write: Callable[[], Awaitable[None]], event: Callable[[str | None], FactUpdate]) -> None:
-        async def job() -> None:
-            await self._lane.write_fact("name", write)
-            self._env.events.publish(event(await self._view.get_name()))
-
-        await run_job(self._lane, job)
 
 
 async def run_job(lane: LaneRuntime, job: Callable[[], Awaitable[T]]) -> T:

@@ -1,6 +1,5 @@
 """A tool batch of the in-memory loop: `execute_tool_batch` with its events, and a result for every call."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..abort_signal import AbortSignal
@@ -21,6 +20,7 @@ from .tools import (
     execute_tool_batch,
     execute_tool_call,
     finalize_tool_call,
+    reporter,
 )
 
 
@@ -89,7 +89,7 @@ class _Reported:
         return Clearance(block=ABORTED) if self._signal.aborted else decision
 
     async def execute(self, prepared: PreparedToolCall) -> ExecutedToolCall:
-        call, loop = prepared.tool_call, asyncio.get_running_loop()
+        call = prepared.tool_call
         settled = False
         if not self._signal.aborted:
             self._started.add(prepared.tool_index)
@@ -102,18 +102,12 @@ class _Reported:
                 ToolExecutionUpdateEvent(tool_call_id=call.id, tool_name=call.name, args=args, partial_result=partial)
             )
 
-        def from_thread(partial: AgentToolResult) -> None:
-            try:
-                loop.call_soon_threadsafe(update, partial)
-            except RuntimeError:
-                pass  # the loop is gone; so is everybody who would look
-
         try:
             return await execute_tool_call(
                 prepared,
                 self._signal,
                 context=self._config.tool_context,
-                update=update if prepared.tool.execute is not None else from_thread,
+                update=reporter(prepared.tool, update),
             )
         finally:
             settled = True

@@ -188,6 +188,21 @@ async def execute_tool_call(
     return _settled(outcome)
 
 
+def reporter(tool: AgentTool, update: Callable[[AgentToolResult], None]) -> Callable[[AgentToolResult], None]:
+    """`update` as `tool` may call it: a blocking one reports from its thread, and events belong to the loop."""
+    if tool.execute is not None:
+        return update
+    loop = asyncio.get_running_loop()
+
+    def from_thread(partial: AgentToolResult) -> None:
+        try:
+            loop.call_soon_threadsafe(update, partial)
+        except RuntimeError:
+            pass  # the loop is gone; so is everybody who would look
+
+    return from_thread
+
+
 async def _outcome(tool: AgentTool, invocation: ToolInvocation) -> AgentToolResult | BaseException:
     """What the tool returned or raised. A `SystemExit` of a tool is its failure too, not the end of the program."""
     try:

@@ -16,6 +16,7 @@ from ..types.state import StepState
 from ..types.structural import CompactionPreparation, CompactResult
 from .signals import Aborted, RunFailed
 from .steps import give_up
+from .structural import drive_to_close
 from .summary import SummaryStep, summary_step
 
 CONTEXT_OVERFLOW = OperationError(
@@ -174,43 +175,32 @@ async def compaction_procedure(fx: Effects, parent: TelemetryContext) -> Compact
     Raises:
         whatever is a defect or a failed write: the harness faults.
     """
-    reads = fx.reads
-    run_id, intent = reads.op.id, reads.op.intent
+    run_id, intent = fx.reads.op.id, fx.reads.op.intent
     assert isinstance(intent, CompactionIntent)
     work = _Compaction(fx, "manual", intent.result_entry_id, parent)
     work.begin()
-    outcome: Outcome = "completed"
-    error: OperationError | None = None
-    try:
-        await _manual(fx, intent, work)
-        outcome = "completed" if work.entry is not None else "declined"
-    except Aborted:
-        outcome = "aborted"
-    except RunFailed as failed:
-        outcome, error = "failed", failed.error
-    leaf_id = reads.state.lane_state.leaf_id  # read before the close: the next operation may begin right behind it
-    closed = await fx.finish_operation(run_id, outcome, parent, error, work.end(outcome, error))
-    if closed == "continue":  # an abort won the ordering
-        outcome, error = "aborted", None
-        await fx.finish_operation(run_id, outcome, parent, None, work.end(outcome))
-    if outcome == "completed":
+    ended = await drive_to_close(
+        fx, lambda: _manual(fx, intent, work), lambda ended: work.end(ended.outcome, ended.error), parent
+    )
+    if ended.outcome == "completed":
         assert work.entry is not None
-        assert leaf_id is not None
-        return CompactionCompleted(run_id=run_id, leaf_id=leaf_id, entry=work.entry)
-    return CompactionEnded(kind=outcome, run_id=run_id, leaf_id=leaf_id, error=error)
+        assert ended.leaf_id is not None
+        return CompactionCompleted(run_id=run_id, leaf_id=ended.leaf_id, entry=work.entry)
+    return CompactionEnded(kind=ended.outcome, run_id=run_id, leaf_id=ended.leaf_id, error=ended.error)
 
 
-async def _manual(fx: Effects, intent: CompactionIntent, work: _Compaction) -> None:
+async def _manual(fx: Effects, intent: CompactionIntent, work: _Compaction) -> Outcome:
     reads = fx.reads
     if reads.aborting:
         raise Aborted
     if reads.op.targets.result:
         work.entry = await reads.get_entry(intent.result_entry_id)
-        return
-    preparation = await prepare(reads, "manual")
-    if preparation.empty:  # accepted with something to compact; a converter or a setting is another one now
-        raise RunFailed(NOTHING_TO_COMPACT)
-    await work.make(preparation)
+    else:
+        preparation = await prepare(reads, "manual")
+        if preparation.empty:  # accepted with something to compact; a converter or a setting is another one now
+            raise RunFailed(NOTHING_TO_COMPACT)
+        await work.make(preparation)
+    return "completed" if work.entry is not None else "declined"
 
 
 # Inside a run --------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from ..hooks.catalog import BeforeNavigation
 from ..outcomes import NavigationCompleted, NavigationEnded, NavigationOutcome
 from ..telemetry.context import TelemetryContext
 from ..types.entries import BranchSummaryBody, Entry, ProvisionedEntry
-from ..types.records import HookUsage, NavigationIntent, OperationError, Outcome
+from ..types.records import HookUsage, NavigationIntent, Outcome
 from ..types.structural import NavigationPreparation, SummaryResult
-from .signals import Aborted, RunFailed
+from .signals import Aborted
+from .structural import Ended, drive_to_close
 from .summary import SummaryStep, summary_step
 
 
@@ -20,10 +21,6 @@ async def navigation_procedure(fx: Effects, parent: TelemetryContext) -> Navigat
         whatever is a defect or a failed write: the harness faults.
     """
     return await _Navigation(fx, parent).run()
-
-
-class _Declined(BaseException):
-    """A hook vetoed the move before its effect."""
 
 
 class _Navigation:
@@ -48,45 +45,35 @@ class _Navigation:
                 recovery=self._recovery,
             )
         )
-        outcome: Outcome = "completed"
-        error: OperationError | None = None
-        try:
-            await self._navigate()
-        except _Declined:
-            outcome = "declined"
-        except Aborted:
-            outcome = "aborted"
-        except RunFailed as failed:
-            outcome, error = "failed", failed.error
-        leaf_id = self._reads.state.lane_state.leaf_id  # before the close: the next operation may begin behind it
-        event = self._end(outcome, leaf_id, error)
-        if await self._fx.finish_operation(self._run_id, outcome, self._parent, error, event) == "continue":
-            outcome, error = "aborted", None  # an abort won the ordering
-            event = self._end(outcome, leaf_id, None)
-            await self._fx.finish_operation(self._run_id, outcome, self._parent, None, event)
-        if outcome == "completed":
-            return NavigationCompleted(run_id=self._run_id, new_leaf_id=leaf_id, summary_entry=self._summary_entry)
-        return NavigationEnded(kind=outcome, run_id=self._run_id, leaf_id=leaf_id, error=error)
+        ended = await drive_to_close(self._fx, self._navigate, self._end, self._parent)
+        if ended.outcome == "completed":
+            entry = self._summary_entry
+            return NavigationCompleted(run_id=self._run_id, new_leaf_id=ended.leaf_id, summary_entry=entry)
+        return NavigationEnded(kind=ended.outcome, run_id=self._run_id, leaf_id=ended.leaf_id, error=ended.error)
 
-    def _end(self, outcome: Outcome, leaf_id: str | None, error: OperationError | None) -> NavigationEnd:
+    def _end(self, ended: Ended) -> NavigationEnd:
         return NavigationEnd(
             lane=self._reads.lane,
             run_id=self._run_id,
-            outcome=outcome,
+            outcome=ended.outcome,
             old_leaf_id=self._source,
-            new_leaf_id=leaf_id,
-            summary_entry=self._summary_entry if outcome == "completed" else None,
-            error=error,
+            new_leaf_id=ended.leaf_id,
+            summary_entry=self._summary_entry if ended.outcome == "completed" else None,
+            error=ended.error,
             recovery=self._recovery,
         )
 
-    async def _navigate(self) -> None:
+    async def _navigate(self) -> Outcome:
         if self._reads.aborting:
             raise Aborted
         intent, summarised = self._intent, self._reads.op.targets.summary
         # Acceptance refused target == source, and only the summary chains to a moved leaf: the move is decidable.
         moved = summarised is True or self._reads.state.lane_state.leaf_id == intent.target_id
-        summary = await self._summary(moved) if summarised is False else None
+        summary: SummaryResult | None = None
+        if summarised is False:
+            summary = await self._summary(moved)
+            if summary is None:
+                return "declined"
         if not moved:
             if self._reads.aborting:
                 raise Aborted
@@ -95,9 +82,13 @@ class _Navigation:
             self._summary_entry = await self._summary_committed(intent.summary_entry_id, summary)
         if intent.label is not None and intent.target_id is not None:
             await self._fx.set_fact(LabelWrite(target_id=intent.target_id, label=intent.label), self._parent)
+        return "completed"
 
-    async def _summary(self, moved: bool) -> SummaryResult:
-        """The hook's summary, else a generated one; text that a crash lost is generated, never asked for again."""
+    async def _summary(self, moved: bool) -> SummaryResult | None:
+        """The hook's summary, else a generated one; None: a hook vetoed the move before its effect.
+
+        Text that a crash lost is generated, never asked for again.
+        """
         abandoned = await self._reads.abandoned(self._source, self._intent.target_id)
         if not moved and self._reads.op.step is None:
             event = BeforeNavigation(
@@ -110,7 +101,7 @@ class _Navigation:
             if self._reads.aborting:
                 raise Aborted
             if decision.decline:
-                raise _Declined
+                return None
             if decision.summary is not None:
                 await self._record_supplied(decision.summary)
                 return decision.summary

@@ -7,7 +7,6 @@ enters the tree.
 from functools import partial
 
 from ..effects.base import AssistantRequest, Effects
-from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow, is_recoverable_length
@@ -17,6 +16,7 @@ from ..telemetry.schema import Span
 from ..types.messages import AssistantMessage
 from ..types.records import OperationError, RunIntent, StepAttempt
 from .build import assistant_entry, give_up_message, message_error, request_usage
+from .retrying import Retrying
 from .scopes import end_step, step_scope
 from .signals import Aborted, Overflow, Park, RunFailed
 
@@ -30,42 +30,42 @@ async def assistant_step(fx: Effects, turn_id: str, parent: TelemetryContext) ->
         Park, RunFailed, Aborted, Overflow: see `signals`.
     """
     reads = fx.reads
-    retrying = False
+    retrying = Retrying(reads, "assistant")
     while True:
         step = reads.op.step
         if reads.aborting:
-            _retried(fx, step.attempts if step is not None else 1, retrying, "aborted")
+            retrying.end(step.attempts if step is not None else 1, "aborted")
             raise Aborted
         attempt = (step.attempts if step is not None and step.kind == "assistant" else 0) + 1
         if attempt > reads.retry.max_attempts:
             assert step is not None
             error = OperationError(code=RETRIES_EXHAUSTED, message=f"no answer after {attempt - 1} attempts")
-            _retried(fx, attempt - 1, retrying, error.message)
+            retrying.end(attempt - 1, error.message)
             raise RunFailed(error, await give_up(fx, step.result_entry_id, error, parent))
-        if retrying:
-            reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step="assistant", attempt=attempt))
+        retrying.begin(attempt)
         work = partial(_attempted, fx, attempt, turn_id, retrying=retrying)
         answer = await step_scope(reads, parent, work, kind="assistant", attempt=attempt)
         if answer is not None:
             return answer
-        retrying = True
 
 
 async def _attempted(
-    fx: Effects, attempt: int, turn_id: str, span: Span[StepEnd], *, retrying: bool
+    fx: Effects, attempt: int, turn_id: str, span: Span[StepEnd], *, retrying: Retrying
 ) -> AssistantMessage | None:
     """One attempt to its end, the delay before the next one included; None when there is to be one."""
     reads = fx.reads
     entry_id, final, max_tokens = await _request(fx, attempt, turn_id, span)
     if is_overflow(reads.model(), max_tokens, final):
-        _retried(fx, attempt, retrying, final.error_message or "the context does not fit")
+        retrying.end(attempt, final.error_message or "the context does not fit")
         raise Overflow
     if final.stop_reason == "error" and is_retryable(final) and attempt < reads.retry.max_attempts:
         end_step(span, "retry", final.error_code)
-        await _back_off(fx, attempt, final, span)
+        delay_ms = reads.retry.delay_ms(attempt, final.retry_after_ms)
+        retrying.schedule(attempt, delay_ms, final.error_message or "")
+        await fx.sleep(delay_ms, span)
         return None
     failed = final.stop_reason in ("error", "aborted")
-    _retried(fx, attempt, retrying, final.error_message or final.stop_reason if failed else None)
+    retrying.end(attempt, final.error_message or final.stop_reason if failed else None)
     await fx.append_entry(assistant_entry(entry_id, final), span)
     if final.stop_reason == "deferred":
         assert final.deferred is not None
@@ -111,40 +111,6 @@ async def _request(
     # The ledger comes before any branch: cost durability must not depend on result durability (harness-v2 §5).
     await fx.append_record(request_usage("assistant", op.id, entry_id, attempt, final), parent)
     return entry_id, final, options.max_tokens
-
-
-async def _back_off(fx: Effects, attempt: int, final: AssistantMessage, parent: TelemetryContext) -> None:
-    reads = fx.reads
-    delay_ms = reads.retry.delay_ms(attempt, final.retry_after_ms)
-    reads.emit(
-        RetryScheduled(
-            lane=reads.lane,
-            run_id=reads.op.id,
-            step="assistant",
-            attempt=attempt,
-            max_attempts=reads.retry.max_attempts,
-            delay_ms=delay_ms,
-            next_attempt_at=reads.now_ms() + delay_ms,
-            error_message=final.error_message or "",
-        )
-    )
-    await fx.sleep(delay_ms, parent)
-
-
-def _retried(fx: Effects, attempt: int, retrying: bool, error: str | None) -> None:
-    """Close the retry bracket, if one is open: it ends however retrying resolved."""
-    if retrying:
-        reads = fx.reads
-        reads.emit(
-            RetryEnd(
-                lane=reads.lane,
-                run_id=reads.op.id,
-                step="assistant",
-                attempt=attempt,
-                success=error is None,
-                final_error=error,
-            )
-        )
 
 
 def is_overflow(model: Model, max_tokens: int | None, message: AssistantMessage) -> bool:

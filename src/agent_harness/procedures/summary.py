@@ -18,7 +18,6 @@ from ..compaction.summarize import (
     part_tokens,
 )
 from ..effects.base import AssistantRequest, Effects
-from ..events.catalog import RetryEnd, RetryScheduled, RetryStart
 from ..hooks.catalog import BeforeRequest
 from ..providers.base import Model, is_retryable
 from ..reducer.overflow import is_context_overflow
@@ -30,6 +29,7 @@ from ..types.records import CompactionReason, OperationError, StepAttempt
 from ..types.structural import SummaryResult
 from ..types.usage import sum_usage
 from .build import message_error, request_usage
+from .retrying import Retrying
 from .scopes import end_step, step_scope
 from .signals import Aborted, RunFailed
 
@@ -62,7 +62,7 @@ async def summary_step(fx: Effects, step: SummaryStep, parent: TelemetryContext)
     reads = fx.reads
     # One lost attempt is a crash; more of them may be answers that came back cut.
     splits = max(_attempts_used(fx, step) - 1, 0)
-    retrying = False
+    retrying = Retrying(reads, step.kind)
     while True:
         if reads.aborting:
             raise Aborted
@@ -70,35 +70,37 @@ async def summary_step(fx: Effects, step: SummaryStep, parent: TelemetryContext)
         if attempt > reads.retry.max_attempts:
             error = OperationError(code=SUMMARY_EXHAUSTED, message=f"no summary after {attempt - 1} attempts")
             raise RunFailed(error)
-        if retrying:
-            reads.emit(RetryStart(lane=reads.lane, run_id=reads.op.id, step=step.kind, attempt=attempt))
+        retrying.begin(attempt)
         work = partial(_attempted, fx, step, attempt, splits, retrying=retrying)
         done = await step_scope(reads, parent, work, kind=step.kind, attempt=attempt, reason=step.reason)
         if isinstance(done, SummaryResult):
             return done
         splits += done.cut
-        retrying = True
 
 
 async def _attempted(
-    fx: Effects, step: SummaryStep, attempt: int, splits: int, span: Span[StepEnd], *, retrying: bool
+    fx: Effects, step: SummaryStep, attempt: int, splits: int, span: Span[StepEnd], *, retrying: Retrying
 ) -> SummaryResult | _Failed:
     """One attempt to its end, the delay before the next one included."""
     reads = fx.reads
     done = await _attempt(fx, step, attempt, splits, span)
     if isinstance(done, SummaryResult):
-        _retried(fx, step, attempt, retrying, None)
+        retrying.end(attempt, None)
         end_step(span, "succeeded")
         return done
     final = done.answer.stop_reason == "error" and not (done.cut or is_retryable(done.answer))
     last = attempt >= reads.retry.max_attempts
     if final or last:
-        _retried(fx, step, attempt, retrying, done.answer.error_message or _why(done))
+        retrying.end(attempt, done.answer.error_message or _why(done))
     if final:
         raise RunFailed(message_error(done.answer))
     end_step(span, "failed" if last else "retry", done.answer.error_code)
     if not last:
-        await _back_off(fx, step, attempt, done, span)
+        # Smaller parts are another request: there is nothing to wait for.
+        delay_ms = 0 if done.cut else reads.retry.delay_ms(attempt, done.answer.retry_after_ms)
+        retrying.schedule(attempt, delay_ms, done.answer.error_message or _why(done))
+        if delay_ms:
+            await fx.sleep(delay_ms, span)
     return done
 
 
@@ -171,38 +173,3 @@ def _is_cut(final: AssistantMessage, model: Model) -> bool:
 
 def _why(failed: _Failed) -> str:
     return "the summary was truncated before completion" if failed.cut else "the answer holds no summary"
-
-
-async def _back_off(fx: Effects, step: SummaryStep, attempt: int, failed: _Failed, parent: TelemetryContext) -> None:
-    reads = fx.reads
-    # Smaller parts are another request: there is nothing to wait for.
-    delay_ms = 0 if failed.cut else reads.retry.delay_ms(attempt, failed.answer.retry_after_ms)
-    reads.emit(
-        RetryScheduled(
-            lane=reads.lane,
-            run_id=reads.op.id,
-            step=step.kind,
-            attempt=attempt,
-            max_attempts=reads.retry.max_attempts,
-            delay_ms=delay_ms,
-            next_attempt_at=reads.now_ms() + delay_ms,
-            error_message=failed.answer.error_message or _why(failed),
-        )
-    )
-    if delay_ms:
-        await fx.sleep(delay_ms, parent)
-
-
-def _retried(fx: Effects, step: SummaryStep, attempt: int, retrying: bool, error: str | None) -> None:
-    if retrying:
-        reads = fx.reads
-        reads.emit(
-            RetryEnd(
-                lane=reads.lane,
-                run_id=reads.op.id,
-                step=step.kind,
-                attempt=attempt,
-                success=error is None,
-                final_error=error,
-            )
-        )

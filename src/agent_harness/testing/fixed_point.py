@@ -1,5 +1,6 @@
 """The fixed-point law, for tests: live state equals the reduction of what is stored, after every action."""
 
+from ..lanes import execution
 from ..lanes.surface import AgentLane
 
 
@@ -11,4 +12,4 @@ async def check_fixed_point(lane: AgentLane) -> None:
     Raises:
         HarnessFault: writer and reducer drifted apart.
     """
-    await lane._lane.check_fixed_point()  # pyright: ignore[reportPrivateUsage]
+    await execution.check_fixed_point(lane._lane)  # pyright: ignore[reportPrivateUsage]
