@@ -37,7 +37,7 @@ from agent_harness.hooks.catalog import BeforeTool, CompactionDecision, Navigati
 from agent_harness.outcomes import RunSuspended
 from agent_harness.providers.base import ModelRegistry
 from agent_harness.session.repo import SessionRepo
-from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call, start
+from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, call, drive_until, start
 from agent_harness.types.messages import AssistantMessage, DeferredHandle, TextContent, Usage
 from agent_harness.types.structural import NavigateOptions
 from agent_harness.types.tools import AgentToolResult
@@ -527,6 +527,39 @@ async def test_manual_compaction(repo: SessionRepo) -> None:
         "entry_added",
         "compaction_end completed",
     ]
+
+
+@pytest.mark.parametrize(("where", "attempt"), [("sleep", 1), ("stream_assistant", 2)])
+async def test_abort_of_a_summary_that_is_retried_closes_the_retry(repo: SessionRepo, where: str, attempt: int) -> None:
+    rig = await open_rig(await repo.create(), "First answer.", "Second answer.", OVERLOADED, "Never.")
+    for question in ("First question.", "Second question."):
+        assert isinstance(await rig.harness.prompt(question), Ok)
+    await rig.harness.close()
+    session = await repo.open(rig.session.id)
+    rig = await open_rig(session, OVERLOADED, "Never.", drive="manual")
+    told = Told()
+    (await rig.harness.watch_session()).start(told)
+    work = await start(rig.harness.compact())
+    await drive_until(rig.harness, where)
+    if attempt == 2:
+        await rig.harness.execute_action()
+        await drive_until(rig.harness, where)
+    await rig.harness.abort()
+    await rig.harness.run_to_completion()
+    await work
+    await finish(rig, told)
+    assert told.lines() == [
+        "compaction_start manual",
+        "usage compaction",
+        "retry_scheduled 1",
+        *["retry_start"] * (attempt - 1),
+        "run_abort",
+        *["usage compaction"] * (attempt - 1),  # the request that was cut short
+        f"retry_end {attempt}",
+        "compaction_end aborted",
+    ]
+    (resolved,) = told.of(RetryEnd)
+    assert (resolved.success, resolved.final_error) == (False, "aborted")
 
 
 async def test_compaction_at_a_checkpoint_and_overflow(repo: SessionRepo) -> None:

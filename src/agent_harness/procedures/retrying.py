@@ -39,6 +39,7 @@ class Retrying:
     def end(self, attempt: int, error: str | None) -> None:
         """No attempt follows `attempt`: it succeeded, or retrying ended with `error`."""
         if self._scheduled:
+            self._scheduled = False
             reads = self._reads
             reads.emit(
                 RetryEnd(

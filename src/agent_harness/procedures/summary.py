@@ -63,19 +63,24 @@ async def summary_step(fx: Effects, step: SummaryStep, parent: TelemetryContext)
     # One lost attempt is a crash; more of them may be answers that came back cut.
     splits = max(_attempts_used(fx, step) - 1, 0)
     retrying = Retrying(reads, step.kind)
-    while True:
-        if reads.aborting:
-            raise Aborted
-        attempt = _attempts_used(fx, step) + 1
-        if attempt > reads.retry.max_attempts:
-            error = OperationError(code=SUMMARY_EXHAUSTED, message=f"no summary after {attempt - 1} attempts")
-            raise RunFailed(error)
-        retrying.begin(attempt)
-        work = partial(_attempted, fx, step, attempt, splits, retrying=retrying)
-        done = await step_scope(reads, parent, work, kind=step.kind, attempt=attempt, reason=step.reason)
-        if isinstance(done, SummaryResult):
-            return done
-        splits += done.cut
+    try:
+        while True:
+            if reads.aborting:
+                raise Aborted
+            attempt = _attempts_used(fx, step) + 1
+            if attempt > reads.retry.max_attempts:
+                error = OperationError(code=SUMMARY_EXHAUSTED, message=f"no summary after {attempt - 1} attempts")
+                retrying.end(attempt - 1, error.message)
+                raise RunFailed(error)
+            retrying.begin(attempt)
+            work = partial(_attempted, fx, step, attempt, splits, retrying=retrying)
+            done = await step_scope(reads, parent, work, kind=step.kind, attempt=attempt, reason=step.reason)
+            if isinstance(done, SummaryResult):
+                return done
+            splits += done.cut
+    except Aborted:
+        retrying.end(_attempts_used(fx, step), "aborted")
+        raise
 
 
 async def _attempted(
