@@ -5,7 +5,7 @@ recovery handles. Reads, id allocation and event emission are not effects and ne
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from ..abort_signal import AbortSignal
@@ -55,8 +55,8 @@ class AssistantRequest:
     run_id: str
     options: StreamOptions
     turn_id: str | None = None
-    system_prompt: str | None = None  # of a run: the persisted override; of a summary: its instructions
-    messages: Sequence[AgentMessage] | None = None
+    system_prompt: str | None = field(default=None, repr=False)  # the run's persisted override, the summary's own
+    messages: Sequence[AgentMessage] | None = field(default=None, repr=False)
 
 
 class Reads(Protocol):
