@@ -73,7 +73,7 @@ MUTATIONS = (
         file=TOOLS,
         before="        self._result_ids[prepared.tool_index] = entry_id\n        await self._fx.append_record(\n",
         after="        self._result_ids[prepared.tool_index] = entry_id\n"
-        "        await self._fx.execute_tool(prepared, self.turn_id, self._parent)\n"
+        "        await self._fx.execute_tool(prepared, self._turn_id, self._parent)\n"
         "        await self._fx.append_record(\n",
         found_by=("tests/tier_c/test_crash_points.py", "-k", "memory and must_not_run_twice"),
     ),
