@@ -224,4 +224,18 @@ MUTATIONS = (
         after="        if False:\n",
         found_by=("tests/tier_c/test_trace_crashes.py", "-k", "memory and settled"),
     ),
+    Mutation(
+        name="a resume is not checked against what is stored",
+        file="agent_harness/lanes/lane.py",
+        before="            if recovery:\n                await self.check_fixed_point()\n",
+        after="",
+        found_by=("tests/tier_c/test_fixed_point.py", "-k", "memory"),
+    ),
+    Mutation(
+        name="a caller's dictionary is the harness's own",
+        file="agent_harness/harness.py",
+        before="stream_options=copy_options(stream_options or StreamOptions())",
+        after="stream_options=stream_options or StreamOptions()",
+        found_by=("tests/unit/test_settings.py",),
+    ),
 )

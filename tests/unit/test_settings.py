@@ -131,7 +131,7 @@ async def test_a_mode_that_does_not_exist_is_refused_and_the_old_one_stays(name:
     assert await getattr(rig.harness, f"get_{name}")() == "one-at-a-time"
 
 
-# In mid-run, from the next request on ----------------------------------------------------------------------------------
+# In mid-run, from the next request on --------------------------------------------------------------------------------
 
 
 async def stopped_in_a_tool(repo: SessionRepo, *answers: object, **options: Any) -> tuple[Rig, Held, Any]:
