@@ -1,5 +1,5 @@
 """The fixed-point check in production: after every `resume()` the live state equals the reduction of what is stored
-(harness-v2 §15 "Fixed-point self-check"). Writer and reducer that drifted apart stop the harness instead of going on."""
+(harness-v2 §15 "Fixed-point self-check"). Where writer and reducer drifted apart, the harness stops."""
 
 from collections.abc import Callable
 from dataclasses import replace
