@@ -273,7 +273,7 @@ async def test_row_9_a_setting_against_the_acceptance(surface_first: bool, repo:
 @both_orders
 async def test_row_10_abort_against_a_request(surface_first: bool, repo: SessionRepo) -> None:
     """The answer that is there is kept; without one the closing message says that the run was aborted."""
-    session, harness, provider = await driven(repo, answer("Here it is."))
+    session, harness, _ = await driven(repo, answer("Here it is."))
     run = await start(harness.prompt("work"))
     await drive_until(harness, "stream_assistant")
     if surface_first:
