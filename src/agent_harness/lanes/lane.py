@@ -418,6 +418,8 @@ class LaneRuntime:
             if before is not None:
                 await asyncio.wait({before})
             result = await operation_span(self.env, self.name, op.kind, op.id, invocation, recovery=recovery)
+            while self._aborted_late(op.id):  # while telemetry ended the span
+                result = await operation_span(self.env, self.name, op.kind, op.id, invocation, recovery=recovery)
         except asyncio.CancelledError as cancelled:
             error = self._cancelled(cancelled)
         except (HarnessClosed, HarnessFault) as closed:
