@@ -45,7 +45,7 @@ from .result import Err, Ok, Result
 from .session.core import check_name
 from .session.session import Session
 from .session.storage import MAIN
-from .settings import QUEUE_MODES, Settings, check_choice, tool_registry
+from .settings import QUEUE_MODES, Settings, check_choice, copy_options, copy_resources, tool_registry
 from .telemetry.attributes import WriteStart
 from .telemetry.context import NOOP, TelemetryContext
 from .telemetry.spans import start_harness_span
@@ -137,8 +137,8 @@ class AgentHarness(AgentLane):
             tools=registry,
             tool_context=tool_context,
             system_prompt=system_prompt,
-            resources=resources or Resources(),
-            stream_options=stream_options or StreamOptions(),
+            resources=copy_resources(resources or Resources()),
+            stream_options=copy_options(stream_options or StreamOptions()),
             retry=retry or RetryPolicy(),
             compaction=compaction or CompactionSettings(),
             steering_mode=steering_mode,

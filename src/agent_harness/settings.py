@@ -4,6 +4,8 @@ Values are copied in and out, so that nobody changes them behind the harness.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from .events.catalog import ConfigUpdate
@@ -32,6 +34,21 @@ def tool_registry(tools: Sequence[AgentTool]) -> dict[str, AgentTool]:
     return registry
 
 
+def copy_resources(resources: Resources) -> Resources:
+    """Resources that share no dictionary with the given ones."""
+    return Resources(skills=dict(resources.skills), prompt_templates=dict(resources.prompt_templates))
+
+
+def copy_options(options: StreamOptions) -> StreamOptions:
+    """Options that share nothing that can change with the given ones."""
+    return replace(
+        options,
+        headers=None if options.headers is None else dict(options.headers),
+        metadata=None if options.metadata is None else deepcopy(dict(options.metadata)),
+        response_schema=None if options.response_schema is None else deepcopy(dict(options.response_schema)),
+    )
+
+
 class Settings:
     """The getter and setter pairs of `AgentHarness`."""
 
@@ -55,25 +72,23 @@ class Settings:
     def resources(self) -> Resources:
         """Skills and prompt templates."""
         self._env.require_alive()
-        return self._env.resources
+        return copy_resources(self._env.resources)
 
     def set_resources(self, resources: Resources) -> None:
         """Replace skills and prompt templates."""
         self._env.require_alive()
-        self._env.resources = Resources(
-            skills=dict(resources.skills), prompt_templates=dict(resources.prompt_templates)
-        )
+        self._env.resources = copy_resources(resources)
         self._changed("resources")
 
     def stream_options(self) -> StreamOptions:
         """The options every request starts from."""
         self._env.require_alive()
-        return self._env.stream_options
+        return copy_options(self._env.stream_options)
 
     def set_stream_options(self, options: StreamOptions) -> None:
         """Replace the options every request starts from."""
         self._env.require_alive()
-        self._env.stream_options = options
+        self._env.stream_options = copy_options(options)
         self._changed("streamOptions")
 
     def retry_policy(self) -> RetryPolicy:

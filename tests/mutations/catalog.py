@@ -73,7 +73,7 @@ MUTATIONS = (
         file=TOOLS,
         before="        self._result_ids[prepared.tool_index] = entry_id\n        await self._fx.append_record(\n",
         after="        self._result_ids[prepared.tool_index] = entry_id\n"
-        "        await self._fx.execute_tool(prepared, self.turn_id, self._parent)\n"
+        "        await self._fx.execute_tool(prepared, self._turn_id, self._parent)\n"
         "        await self._fx.append_record(\n",
         found_by=("tests/tier_c/test_crash_points.py", "-k", "memory and must_not_run_twice"),
     ),
@@ -223,5 +223,19 @@ MUTATIONS = (
         before="        if not isinstance(info, ExecuteToolAction):\n",
         after="        if False:\n",
         found_by=("tests/tier_c/test_trace_crashes.py", "-k", "memory and settled"),
+    ),
+    Mutation(
+        name="a resume is not checked against what is stored",
+        file="agent_harness/lanes/execution.py",
+        before="        if recovery:\n            await check_fixed_point(lane)\n",
+        after="",
+        found_by=("tests/tier_c/test_fixed_point.py", "-k", "memory"),
+    ),
+    Mutation(
+        name="a caller's dictionary is the harness's own",
+        file="agent_harness/harness.py",
+        before="stream_options=copy_options(stream_options or StreamOptions())",
+        after="stream_options=stream_options or StreamOptions()",
+        found_by=("tests/unit/test_settings.py",),
     ),
 )

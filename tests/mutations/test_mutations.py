@@ -1,6 +1,7 @@
 """Each mutation of the catalogue is found: the tests named there fail on the mutated copy."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def test_it_is_found(mutation: Mutation, tmp_path: Path) -> None:
     hung = "Timeout (" in report
     assert done.returncode == 1 or hung, f"exit {done.returncode}\n{report[-2000:]}"
     assert "ERROR collecting" not in report, report[-2000:]
+    # A mutated line that does not run at all is found by anybody, and says nothing about the rule.
+    assert not re.search(r"\b(NameError|AttributeError|SyntaxError|UnboundLocalError)\b", report), report[-2000:]
 
 
 def test_there_are_at_least_twenty() -> None:

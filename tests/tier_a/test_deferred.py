@@ -1,7 +1,9 @@
 """Recovery of runs that are parked on a deferred handle (harness-v2 §6, §15)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -9,11 +11,13 @@ from agent_harness.errors import HarnessFault
 from agent_harness.providers.base import Model, ModelRegistry, RequestContext
 from agent_harness.session.repo import SessionRepo
 from agent_harness.session.storage import RecordItem
+from agent_harness.telemetry.context import NoopSpan, SpanAttributes, TelemetrySpan
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, answer, drive_until, start
 from agent_harness.types.messages import DeferredHandle, Usage
 from tests.support.prefix import HANDLE, Prefix, calls, errored
 from tests.support.rig import Calls, Rig, assert_sound, open_rig, turns
 
+T = TypeVar("T")
 PARKED = ["R operation_started", "E user", "R step_attempt", "E assistant deferred"]
 NOTHING = Usage()
 
@@ -203,6 +207,32 @@ async def test_an_abort_at_any_moment_of_a_pending_resume_is_acted_on() -> None:
         work = await start(rig.harness.resume())
         await turns(k)
         assert (await rig.harness.abort()).ok
+        assert (await work).unwrap().kind in ("aborted", "suspended")
+        await asyncio.wait_for(rig.harness.wait_for_idle(), 5)
+        assert (await rig.lines())[-2:] == ["E assistant aborted", "R operation_finished"]
+
+
+class SlowToEnd(NoopSpan):
+    """Telemetry that takes a while to close the span of an invocation."""
+
+    async def start_span(
+        self, name: str, attributes: SpanAttributes, callback: Callable[[TelemetrySpan], Awaitable[T]]
+    ) -> T:
+        result = await callback(self)
+        if name == "pi.harness.run":
+            await turns(20)
+        return result
+
+
+async def test_an_abort_while_the_span_of_a_parked_run_ends_is_acted_on() -> None:
+    from session_backends import MemorySessionRepo
+
+    for k in range(0, 60, 3):
+        rig = await open_rig(await MemorySessionRepo().create(), answer(deferred=HANDLE), telemetry_context=SlowToEnd())
+        work = await start(rig.harness.prompt("go"))
+        await turns(k)
+        if not (await rig.harness.abort()).ok:
+            continue
         assert (await work).unwrap().kind in ("aborted", "suspended")
         await asyncio.wait_for(rig.harness.wait_for_idle(), 5)
         assert (await rig.lines())[-2:] == ["E assistant aborted", "R operation_finished"]

@@ -106,11 +106,11 @@ SITES = ("x1", "x3 never", "x3 safe", "x5", "settled")
 @pytest.mark.parametrize("first", SITES)
 @pytest.mark.parametrize("second", SITES)
 @pytest.mark.parametrize("third", SITES)
-async def test_each_call_of_a_batch_of_three_is_reconciled_at_its_own_site(first: str, second: str, third: str) -> None:
+async def test_each_call_of_a_batch_of_three_is_reconciled_at_its_own_site(
+    repo: SessionRepo, first: str, second: str, third: str
+) -> None:
     """All 125 combinations; results are in source order as far as they were not written before the crash."""
-    from session_backends import MemorySessionRepo
-
-    session, tools = await MemorySessionRepo().create(), Calls()
+    session, tools = await repo.create(), Calls()
     prefix = Prefix(session)
     await prefix.batch(3)
     sites = dict(enumerate((first, second, third), 1))

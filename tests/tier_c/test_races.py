@@ -66,15 +66,16 @@ async def outcomes(session: Session) -> list[str]:
     return [record.body.outcome for record in records]
 
 
-async def test_row_1_two_prompts_one_is_accepted(repo: SessionRepo) -> None:
+@pytest.mark.parametrize(("winner", "loser"), [("one", "two"), ("two", "one")])
+async def test_row_1_two_prompts_one_is_accepted(winner: str, loser: str, repo: SessionRepo) -> None:
     session, harness, _ = await driven(repo)
-    first, second = await start(harness.prompt("one")), await start(harness.prompt("two"))
+    first, second = await start(harness.prompt(winner)), await start(harness.prompt(loser))
     await finish(harness)
     results = [await first, await second]
     assert isinstance(results[0], Ok)
     assert isinstance(results[1], Err)
     assert isinstance(results[1].error, LaneBusy)
-    assert await texts(session) == ["one"]
+    assert await texts(session) == [winner]
     assert len(await session.find_records(type="operation_started")) == 1
     await harness.close()
 
@@ -246,6 +247,48 @@ async def test_row_9_a_tree_write_against_the_acceptance(surface_first: bool, re
     first = [str(m.content) for m in provider.requests[0].context.messages]
     assert first == (["before", "work"] if surface_first else ["work", "after"])
     assert ("R write_deferred" in log_lines(await session.get_log())) is not surface_first
+    await harness.close()
+
+
+@both_orders
+async def test_row_9_a_setting_against_the_acceptance(surface_first: bool, repo: SessionRepo) -> None:
+    """Before the first request either way: appended before the acceptance, or applied at the first checkpoint."""
+    session, harness, provider = await driven(repo)
+    if surface_first:
+        await harness.set_active_tools([])
+    run = await start(harness.prompt("work"))
+    await harness.peek_action()
+    if not surface_first:
+        await harness.set_active_tools([])
+    await finish(harness)
+    await run
+    assert [request.context.tools for request in provider.requests] == [[]]
+    lines = log_lines(await session.get_log())
+    deferred = ["R operation_started", "R write_deferred", "E user", "E active_tools_change", "R step_attempt"]
+    direct = ["E active_tools_change", "R operation_started", "E user", "R step_attempt", "E assistant stop"]
+    assert lines[:5] == (direct if surface_first else deferred)
+    await harness.close()
+
+
+@both_orders
+async def test_row_10_abort_against_a_request(surface_first: bool, repo: SessionRepo) -> None:
+    """The answer that is there is kept; without one the closing message says that the run was aborted."""
+    session, harness, _ = await driven(repo, answer("Here it is."))
+    run = await start(harness.prompt("work"))
+    await drive_until(harness, "stream_assistant")
+    if surface_first:
+        await harness.abort()
+    await harness.execute_action()
+    if not surface_first:
+        await harness.abort()
+    await finish(harness)
+    outcome = (await run).unwrap()
+    assert isinstance(outcome, RunAborted)
+    said = [e.message.text for e in await session.find_entries() if isinstance(e.message, AssistantMessage)]
+    assert ("Here it is." in said) is not surface_first
+    assert outcome.final_message.stop_reason == "aborted"
+    usages = await session.find_records(type="usage")
+    assert len(usages) == 1  # what the provider was asked is in the ledger, in either history
     await harness.close()
 
 

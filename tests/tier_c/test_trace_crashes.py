@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_harness import AgentHarness, AgentTool, AgentToolResult, RetryPolicy, Session, TextContent, ToolInvocation
+from agent_harness.hooks.catalog import BeforeRunEnd, BeforeRunEndResult
 from agent_harness.options import Drive
 from agent_harness.providers.base import Model, ModelRegistry, RequestContext
 from agent_harness.session.storage import EntryItem, RecordItem
@@ -283,6 +284,84 @@ async def test_a_deferred_answer_is_redeemed_once(backend: str, tmp_path: Path, 
         assert 1 <= world.count("requests") <= 1 + after.point.depth, label
         pending += world.count("fetches") == 2
     assert pending > 0
+
+
+async def abort_when_parked(harness: AgentHarness) -> None:
+    """Ask for a deferred answer, and give it up."""
+    (await harness.prompt("Measure bed 1.")).unwrap()
+    (await harness.abort()).unwrap()
+    await harness.wait_for_idle()
+
+
+async def test_a_suspended_run_that_is_given_up_keeps_its_deferred_entry(backend: str, tmp_path: Path) -> None:
+    aborted = 0
+    scenario = Scenario(name="give up", build=builder(defer), act=abort_when_parked)
+    async for after in recovered(scenario, backend, tmp_path, 8):
+        label, world = after.point.label, after.point.world
+        if "abort_requested" not in after.wrote:
+            assert after.transcript == ["user", "assistant deferred", "assistant stop"], label
+            continue
+        aborted += 1
+        assert after.outcome == "aborted", label
+        assert after.transcript == ["user", "assistant deferred", "assistant aborted"], label
+        assert world.count("fetches") == 0, label
+        assert world.count("requests") == 1, label
+    assert aborted > 2
+
+
+# The finish boundary: `try_finish_run` is parked after these many actions of a run without calls.
+AT_FINISH = 5
+
+
+async def enqueue_follow_up(harness: AgentHarness) -> None:
+    (await harness.follow_up(WORDS)).unwrap()
+
+
+@pytest.mark.parametrize("call_it", [steer, enqueue_follow_up], ids=["steer", "follow-up"])
+async def test_input_at_the_finish_boundary_is_answered_before_the_run_ends(
+    backend: str, tmp_path: Path, call_it: Act
+) -> None:
+    accepted = 0
+    scenario = Scenario(name="boundary", build=builder(tell), act=prompt, interventions={AT_FINISH: call_it})
+    async for after in recovered(scenario, backend, tmp_path, 10):
+        accepted += "queue_enqueued" in after.wrote
+        more = ["user", "assistant stop"] if "queue_enqueued" in after.wrote else []
+        assert after.transcript == ["user", "assistant stop", *more], after.point.label
+        assert after.texts.count(WORDS) == bool(more), after.point.label
+        assert after.outcome == "completed"
+    assert accepted > 4
+
+
+async def test_a_write_at_the_finish_boundary_is_applied_before_the_run_ends(backend: str, tmp_path: Path) -> None:
+    async def fact(harness: AgentHarness) -> None:
+        await harness.session.append_custom_entry("fact")
+
+    accepted = 0
+    scenario = Scenario(name="boundary", build=builder(tell), act=prompt, interventions={AT_FINISH: fact})
+    async for after in recovered(scenario, backend, tmp_path, 8):
+        accepted += "write_deferred" in after.wrote
+        noted = ["custom"] if "write_deferred" in after.wrote else []
+        assert after.transcript == ["user", "assistant stop", *noted], after.point.label
+        assert log_lines(after.log)[-1] == "R operation_finished", after.point.label
+    assert accepted > 1
+
+
+async def test_a_follow_up_of_before_run_end_is_answered_once(backend: str, tmp_path: Path) -> None:
+    """The handler asks again after a crash, and says the same: what was committed already is not asked for twice."""
+
+    async def build(session: Session, world: World, drive: Drive) -> AgentHarness:
+        harness = await builder(tell)(session, world, drive)
+
+        def once_more(event: BeforeRunEnd) -> BeforeRunEndResult:
+            asked = any(isinstance(m, UserMessage) and m.content == WORDS for m in event.messages)
+            return BeforeRunEndResult(follow_up=None if asked else WORDS)
+
+        harness.hooks.on("before_run_end", once_more)
+        return harness
+
+    async for after in recovered(Scenario(name="follow-up", build=build, act=prompt), backend, tmp_path, 12):
+        assert after.transcript == ["user", "assistant stop", "user", "assistant stop"], after.point.label
+        assert after.outcome == "completed"
 
 
 @pytest.mark.parametrize("order", list(permutations(("c1", "c2", "c3"))), ids="-".join)

@@ -82,13 +82,12 @@ async def _set(lane: LaneRuntime, body: EntryBody) -> None:
 async def _persisted(lane: LaneRuntime, like: EntryBody) -> EntryBody | None:
     """The last accepted value of the same kind, pending writes included; never an option's default (A-9)."""
     op = lane.operation
-    for write in reversed(op.pending_writes if op is not None else ()):
-        if write.body.type == like.type:
-            return write.body
-    for entry in reversed(await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)):
-        if entry.body.type == like.type:
-            return entry.body
-        match entry.body:
+    written = await configuration_entries(lane.env.session, lane.state.lane_state.leaf_id)
+    accepted = [entry.body for entry in written] + [write.body for write in (op.pending_writes if op else ())]
+    for body in reversed(accepted):
+        if body.type == like.type:
+            return body
+        match body:
             case MessageBody(message=AssistantMessage() as message) if isinstance(like, ModelChangeBody):
                 return ModelChangeBody(provider=message.provider, model_id=message.model)
             case _:

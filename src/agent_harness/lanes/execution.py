@@ -69,6 +69,8 @@ async def _drive(
         if before is not None:
             await asyncio.wait({before})
         result = await operation_span(env, lane.name, op.kind, op.id, invocation, recovery=recovery)
+        while _aborted_late(lane, op.id):  # while telemetry ended the span
+            result = await operation_span(env, lane.name, op.kind, op.id, invocation, recovery=recovery)
     except asyncio.CancelledError as cancelled:
         error = _cancelled(lane, cancelled)
     except (HarnessClosed, HarnessFault) as closed:

@@ -24,6 +24,8 @@ TRUNCATION = OperationError(
     code="context_overflow", message="the response was truncated before completion: the context does not fit"
 )
 
+UNKNOWN_MODEL = "unknown_model"
+
 
 async def run_procedure(fx: Effects, parent: TelemetryContext) -> RunOutcome:
     """Drive the open run from wherever its records end, to its close or its next suspension.
@@ -111,6 +113,7 @@ class _Run:
         if self._reads.aborting:
             return "aborted"
         if needs_assistant(self._reads.op):
+            self._require_model()
             tried = self._tried_threshold or self._reads.op.threshold_tried
             if tried or not await context_over_limit(self._fx):
                 return "turn"
@@ -120,6 +123,17 @@ class _Run:
             return "again"  # a fresh checkpoint: input may have arrived meanwhile
         await self._consume("followUp", span)
         return "again" if has_pending_work(self._reads.op) or self._reads.aborting else "finish"
+
+    def _require_model(self) -> None:
+        """A message that was written meanwhile may name a model that nobody knows here: the run ends, and says so.
+
+        Raises:
+            RunFailed: no request can be made.
+        """
+        try:
+            self._reads.model()
+        except LookupError as unknown:
+            raise signals.RunFailed(OperationError(code=UNKNOWN_MODEL, message=str(unknown))) from unknown
 
     async def _compact(self, reason: CompactionReason) -> None:
         """A compaction that no threshold asked for, as a checkpoint of its own."""
