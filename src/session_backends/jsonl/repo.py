@@ -24,7 +24,7 @@ from agent_harness.types.clock import SystemWallClock, WallClock
 from agent_harness.types.ids import IdGenerator, Uuid7Ids, is_session_id
 from agent_harness.types.json import JsonValue
 
-from ..creation import absolute, check_session_id, new_metadata
+from ..creation import absolute, check_session_id, names_folder, new_metadata
 from ..forking import fork_of
 from ..staging import Mutation, check
 from ..state import SessionState
@@ -101,6 +101,8 @@ class JsonlSessionRepo:
 
     async def list(self, *, cwd: str | None = None) -> list[SessionMetadata]:
         """See `SessionRepo`. Reads headers only; newest by modification time of the file."""
+        if not names_folder(cwd):
+            return []
         return await asyncio.to_thread(self._list, absolute(cwd))
 
     async def delete(self, session_id: str) -> None:
