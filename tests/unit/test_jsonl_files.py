@@ -77,6 +77,38 @@ async def test_writes_that_wait_together_share_one_sync(tmp_path: Path) -> None:
     await session.close()
 
 
+class NotedFolders(FaultyFiles):
+    """Which folders were synced, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folders: list[Path] = []
+
+    def sync_folder(self, folder: Path) -> None:
+        self.folders.append(folder)
+        FaultyFiles.sync_folder(self, folder)
+
+
+async def test_at_level_power_every_name_on_the_way_to_a_session_is_synced(tmp_path: Path) -> None:
+    """A synced file that no synced name leads to is lost all the same."""
+    root = tmp_path / "a" / "b" / "root"
+    files = NotedFolders()
+    power = JsonlSessionRepo(root, durability="power", file_ops=files)
+    await (await power.create(id="s1", cwd="/x")).close()
+    assert set(files.folders) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b", root, root / "--x--"}
+    assert files.folders[-1] == root / "--x--"  # after the new file was renamed
+    process = JsonlSessionRepo(root, file_ops=files)
+    files.folders.clear()
+    await (await process.create(id="s2", cwd="/y")).close()
+    assert files.folders == []
+    await (await power.create(id="s3", cwd="/y")).close()
+    assert files.folders == [root, root / "--y--"]
+    files.folders.clear()
+    async with await power.open("s2") as session:  # acknowledged from here on is what the name leads to
+        assert files.folders == [root / "--y--"]
+        await session.append_entry(message("e1"), "main")
+
+
 class GatedFiles(FaultyFiles):
     """The disk takes its time: a sync waits for the test."""
 

@@ -93,6 +93,8 @@ class JsonlSessionRepo:
                 self._ops.truncate(fd, loaded.end)
                 if self._durability == "power":
                     self._ops.sync(fd)
+            if self._durability == "power":
+                self._ops.sync_folder(path.parent)  # it may have been created at the other level
         except BaseException as error:
             os.close(fd)
             lock.release()
@@ -193,13 +195,14 @@ class JsonlSessionRepo:
         return self._session(self._writing(path, fd, lock, loaded))
 
     def _prepare_folder(self, cwd: str | None) -> Path:
-        make_folders(self._root)
+        made = make_folders(self._root)
         check_root(self._root)
         folder = self._root / folder_name(cwd)
-        if not folder.exists():
-            make_folders(folder)
-            if self._durability == "power":
-                self._ops.sync_folder(self._root)
+        made += make_folders(folder)
+        if self._durability == "power":
+            # The root in any case: whoever made a folder that was there already may not have synced it.
+            for parent in {self._root, *(path.parent for path in made)}:
+                self._ops.sync_folder(parent)
         return folder
 
     def _place(self, folder: Path, header: SessionMetadata, data: bytes) -> tuple[Path, int, FileLock]:
