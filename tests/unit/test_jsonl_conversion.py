@@ -1,5 +1,6 @@
 """Old files: read as they are, converted once by the first write, whole or not at all."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -109,6 +110,23 @@ async def test_a_refused_write_converts_nothing(tmp_path: Path) -> None:
             await session.append_entry(message("x"), "ghost")
         assert session.metadata.source_format == 3
     assert copy.read_bytes() == raw
+
+
+async def test_the_adjustment_gets_an_id_that_the_old_file_does_not_use(tmp_path: Path) -> None:
+    copy = copy_of("new-simple.jsonl", tmp_path / "--x--")
+    repo = JsonlSessionRepo(tmp_path)
+    async with await repo.open(str(copy), read_only=True) as reader:
+        taken = [entry.id for entry in await reader.find_entries(order="oldestFirst")]
+
+    class Ids:
+        ids = iter([*taken, "free", "more"])
+
+        def next(self) -> str:
+            return next(self.ids)
+
+    async with await JsonlSessionRepo(tmp_path, id_generator=Ids()).open(str(copy)) as session:
+        await asyncio.wait_for(session.set_name("x"), 10)
+        assert [record.id for record in await session.find_records()] == ["free"]
 
 
 class FailingRename(FaultyFiles):
