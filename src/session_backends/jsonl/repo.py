@@ -110,7 +110,10 @@ class JsonlSessionRepo:
     async def delete(self, session_id: str) -> None:
         """See `SessionRepo`. The kept original of a converted file goes too."""
         path = self._find(check_session_id(session_id))
-        lock = acquire(path, session_id, self._clock)
+        try:
+            lock = acquire(path, session_id, self._clock)
+        except OSError as error:
+            raise _storage_error(path, error) from None
         try:
             path.unlink()
             with suppress(FileNotFoundError):
@@ -307,15 +310,18 @@ class JsonlSessionRepo:
     # Opening ----------------------------------------------------------------
 
     def _claim(self, path: Path) -> tuple[int, FileLock]:
+        # Before a lock file is put beside it: a file that is no session stays alone.
         try:
-            # Before a lock file is put beside it: a file that is no session stays alone.
-            header = read_header(read_head(path, MAX_HEADER)[0]).metadata
+            head, _ = read_head(path, MAX_HEADER)
+        except OSError as error:
+            raise _storage_error(path, error) from None
+        try:
+            header = read_header(head).metadata
         except LineError as error:
             raise CorruptSession(f"{path}: line 1 (byte 0): {error}", line=1, offset=0) from None
         except (CorruptSession, UnsupportedFormat) as error:
-            raise type(error)(f"{path}: {error}") from None
-        except OSError as error:
-            raise _storage_error(path, error) from None
+            error.args = (f"{path}: {error}", *error.args[1:])
+            raise
         while True:
             try:
                 fd = open_regular(path, append=True)
