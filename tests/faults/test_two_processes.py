@@ -232,7 +232,8 @@ async def test_a_fork_of_a_session_that_another_process_is_writing_is_its_commit
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "going\n"
-        for number in range(8):
+        while len({len(entries) for entries, _, _ in forks}) < 8:  # eight moments, however slow the writer is
+            number = len(forks)
             options = TreeFork() if number % 2 else BranchFork()
             async with await repo.fork("s1", options, id=f"fork{number}") as fork:
                 entries = [item.entry for item in await fork.get_log() if isinstance(item, EntryItem)]
@@ -249,7 +250,6 @@ async def test_a_fork_of_a_session_that_another_process_is_writing_is_its_commit
         log = await session.get_log()
     await repo.close()
     everything = [item.entry for item in log if isinstance(item, EntryItem)]
-    assert len(everything) > len(forks[-1][0]) > len(forks[0][0])
     for number, (entries, leaves, name) in enumerate(forks):
         on_main = [entry for entry in everything if not entry.id.startswith("s")]
         source = everything if number % 2 else on_main
@@ -261,6 +261,6 @@ async def test_a_fork_of_a_session_that_another_process_is_writing_is_its_commit
             newest["side"] = next((e.id for e in reversed(entries) if e.id.startswith("s")), "e0")
         assert leaves == newest
         if number % 2:  # one moment: the newest name before the first entry left out, which may itself be left out
-            seq = next(e.seq for e in everything if e.id == everything[len(entries)].id)
-            names = [item.name for item in log if isinstance(item, NameItem) and item.seq < seq]
+            end = everything[len(entries)].seq if len(entries) < len(everything) else len(log) + 1
+            names = [item.name for item in log if isinstance(item, NameItem) and item.seq < end]
             assert name in [None, *names][-2:]
