@@ -7,7 +7,7 @@ from agent_harness.errors import InvalidPayload, InvalidSessionId
 from agent_harness.session.storage import SessionMetadata
 from agent_harness.types.clock import WallClock
 from agent_harness.types.ids import IdGenerator, is_session_id
-from agent_harness.types.json import InvalidJson, JsonValue, canon, check_text
+from agent_harness.types.json import InvalidJson, JsonValue, canon, check_text, is_text
 
 
 def check_session_id(session_id: str) -> str:
@@ -24,6 +24,11 @@ def check_session_id(session_id: str) -> str:
 def absolute(cwd: str | None) -> str | None:
     """A working directory as sessions name it: absolute, symbolic links left alone."""
     return None if cwd is None else os.path.abspath(cwd)
+
+
+def names_folder(cwd: str | None) -> bool:
+    """Whether a session can have been created with this working directory."""
+    return cwd is None or (is_text(cwd) and "\0" not in cwd)
 
 
 def new_metadata(
@@ -44,6 +49,8 @@ def new_metadata(
     try:
         if cwd is not None:
             check_text(cwd, ("cwd",))
+            if not names_folder(cwd):
+                raise InvalidJson("$.cwd", "a working directory holds no NUL")
         if parent_session_id is not None:
             check_text(parent_session_id, ("parentSessionId",))
         checked = canon(dict(metadata or {}), ("metadata",))

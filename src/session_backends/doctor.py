@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import quote
+
+from agent_harness.errors import SessionError
 
 from .jsonl.layout import SUFFIX, session_files, session_folders
 from .jsonl.locks import lock_path
 from .sqlite import leases
-from .sqlite.files import FilesystemType, is_shared, mounted_type, sqlite_warning
+from .sqlite.files import FilesystemType, is_shared, mounted_type, open_reader, sqlite_warning
 
 Severity: TypeAlias = Literal["problem", "note"]
 
@@ -67,16 +68,24 @@ def _filesystem(path: Path, filesystem_type: FilesystemType) -> Iterator[Finding
 def _database(path: Path) -> Iterator[Finding]:
     if not path.exists():
         return
+    if not path.is_file():
+        message = f"{path} is not a regular file: no session can be in it"
+        yield Finding(code="unreadable", severity="problem", path=str(path), message=message)
+        return
     for side in _SIDES:
         yield from _private(Path(f"{path}{side}"))
     yield from _writable_folder(path.parent)
     # A connection of its own that cannot write: never the file itself, whose closing would drop SQLite's locks.
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1)) as conn:
+        conn = open_reader(path)
+        if conn is None:
+            return
+        with closing(conn):
             names = [row[0] for row in conn.execute("SELECT session_id FROM writer_leases ORDER BY session_id")]
             held = {name: leases.read(conn, name) for name in names}
-    except sqlite3.Error as error:
-        yield Finding(code="unreadable", severity="problem", path=str(path), message=f"{path}: {error}")
+    except (sqlite3.Error, SessionError, OSError) as error:
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        yield Finding(code="unreadable", severity="problem", path=str(path), message=message)
         return
     for name, lease in held.items():
         if lease is not None and lease.owner is not None and leases.is_gone(lease.owner):

@@ -159,7 +159,7 @@ class WriteQueue:
         self._batch = batch
         mutations = [draft.mutation for draft, _ in batch]
         if not self._journal.blocking:
-            self._landed.append(self._journal.persist(mutations))
+            self._landed.append(self._written(mutations))
             self._settle()
             return
         try:
@@ -168,8 +168,16 @@ class WriteQueue:
             self._landed.append(Landed(0, StorageError(f"no thread for the write: {error}")))
             self._settle()
 
+    def _written(self, mutations: Sequence[Mutation]) -> Landed:
+        try:
+            return self._journal.persist(mutations)
+        except Exception as error:  # a defect, or no memory: whoever waits must hear of it
+            fault = StorageError(f"the write failed and its outcome is unknown: {type(error).__name__}: {error}")
+            fault.__cause__ = error
+            return Landed(0, fault)
+
     def _persist(self, mutations: Sequence[Mutation]) -> None:
-        self._landed.append(self._journal.persist(mutations))
+        self._landed.append(self._written(mutations))
         # Read after the append: whoever enters later sees the landed batch, whoever entered before is called.
         loop = self._loop
         assert loop is not None

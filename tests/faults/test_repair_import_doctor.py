@@ -1,9 +1,13 @@
 """Repair keeps the good prefix in a new file, import trusts nothing, doctor says what endangers a store."""
 
+import asyncio
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -234,7 +238,46 @@ async def test_doctor_tells_a_claim_whose_owner_is_gone(tmp_path: Path) -> None:
     found = examine(tmp_path / "s.db", filesystem_type=local, sqlite_version=FIXED)
     assert [one.code for one in found] == ["stale_lease"]
     assert "session a" in found[0].message
-    other = tmp_path / "other.db"
-    other.write_bytes(b"no database at all" * 100)
-    other.chmod(0o600)
-    assert [one.code for one in examine(other, filesystem_type=local, sqlite_version=FIXED)] == ["unreadable"]
+
+
+def text(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 100)
+
+
+def another_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("CREATE TABLE writer_leases (session_id)")
+
+
+def endless_view(path: Path) -> None:
+    asyncio.run(made(path))
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("DROP TABLE writer_leases")
+        numbers = "WITH RECURSIVE n(session_id) AS (SELECT 1 UNION ALL SELECT session_id + 1 FROM n)"
+        conn.execute(f"CREATE VIEW writer_leases AS {numbers} SELECT * FROM n")
+
+
+async def made(path: Path) -> None:
+    repo = SqliteSessionRepo(path)
+    await (await repo.create(id="a")).close()
+    await repo.close()
+
+
+@pytest.mark.parametrize("make", [text, another_program, endless_view, os.mkfifo])
+def test_doctor_says_at_once_of_what_is_no_database_that_it_is_none(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """In a process of its own: a pipe that is opened and a view that is asked never end."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "s.db"
+    make(path)
+    path.chmod(0o600)
+    before = path.lstat()
+    code = "import sys; from session_backends.doctor import *; print([f.message for f in examine(sys.argv[1])])"
+    said = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=20, check=False)
+    assert said.stderr == ""
+    assert f"'{path}" in said.stdout  # names it first, once
+    assert said.stdout.split("'")[-2].count(str(path)) == 1
+    assert any(word in said.stdout for word in ("is not a", "are not those of its version"))
+    after = path.lstat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from agent_harness.errors import SessionLocked
-from agent_harness.session.storage import EntryItem
+from agent_harness.session.repo import BranchFork, TreeFork
+from agent_harness.session.storage import EntryItem, NameItem
 from agent_harness.testing import World
+from agent_harness.types.entries import Entry
 from agent_harness.types.messages import ToolResultMessage
 from session_backends import JsonlSessionRepo, SqliteSessionRepo
 from session_backends.conformance.samples import message
@@ -31,6 +33,7 @@ from pathlib import Path
 from agent_harness import AgentHarness, AgentTool, AgentToolResult, TextContent
 from agent_harness.providers.base import ModelRegistry
 from agent_harness.testing import SCRIPTED_MODEL, ScriptedProvider, World
+from agent_harness.types.entries import Entry
 from agent_harness.types.messages import ToolResultMessage
 from session_backends import JsonlSessionRepo, SqliteSessionRepo
 from tests.support.scenarios import measure_then_tell
@@ -181,3 +184,83 @@ async def test_after_kill_9_in_a_tool_the_second_process_opens_at_once_and_ends_
         assert world.count("measure") == 1
         await harness.close()
     await repo.close()
+
+
+WRITER = """
+import asyncio, sys
+from session_backends import open_repo
+from session_backends.conformance.samples import custom, message
+
+async def main():
+    repo = open_repo(sys.argv[1], durability=sys.argv[2])
+    session = await repo.create(id="s1")
+    await session.append_entry(message("e0"), "main")
+    await session.create_lane("side", "e0")
+    stop = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+    print("going", flush=True)
+    number = 0
+    while not stop.done():
+        number += 1
+        await asyncio.gather(
+            session.append_entry(message(f"m{number}", "x" * (number * 37 % 3000)), "main"),
+            session.append_entry(custom(f"s{number}", data="y" * (number * 53 % 2000)), "side"),
+            session.set_name(f"name {number}"),
+        )
+        await asyncio.sleep(0.002)
+    await session.close()
+    await repo.close()
+    print("closed", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize("backend", ["sqlite", "jsonl"])
+async def test_a_fork_of_a_session_that_another_process_is_writing_is_its_committed_prefix(
+    backend: str, durability: str, tmp_path: Path
+) -> None:
+    path = tmp_path / ("s.db" if backend == "sqlite" else "store")
+    repo = SqliteSessionRepo(path) if backend == "sqlite" else JsonlSessionRepo(path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, f"{backend}:{path}", durability],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    forks: list[tuple[list[Entry], dict[str, str | None], str | None]] = []
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "going\n"
+        while len({len(entries) for entries, _, _ in forks}) < 8:  # eight moments, however slow the writer is
+            number = len(forks)
+            options = TreeFork() if number % 2 else BranchFork()
+            async with await repo.fork("s1", options, id=f"fork{number}") as fork:
+                entries = [item.entry for item in await fork.get_log() if isinstance(item, EntryItem)]
+                leaves = {pointer.lane: pointer.leaf_id for pointer in await fork.get_lanes()}
+                forks.append((entries, leaves, await fork.get_name()))
+                grown = await fork.append_entry(message("goes-on"), "main")
+                assert grown.parent_id == leaves["main"]
+        assert process.poll() is None  # it was writing all the time
+    finally:
+        said = process.communicate("stop\n", timeout=60)[0]
+    assert said == "closed\n"
+    async with await repo.open("s1", read_only=True) as session:
+        assert await session.verify() == []
+        log = await session.get_log()
+    await repo.close()
+    everything = [item.entry for item in log if isinstance(item, EntryItem)]
+    for number, (entries, leaves, name) in enumerate(forks):
+        on_main = [entry for entry in everything if not entry.id.startswith("s")]
+        source = everything if number % 2 else on_main
+        assert [(e.id, e.parent_id, e.body) for e in entries] == [
+            (e.id, e.parent_id, e.body) for e in source[: len(entries)]
+        ]
+        newest = {"main": [e.id for e in entries if not e.id.startswith("s")][-1]}
+        if number % 2:
+            newest["side"] = next((e.id for e in reversed(entries) if e.id.startswith("s")), "e0")
+        assert leaves == newest
+        if number % 2:  # one moment: the newest name before the first entry left out, which may itself be left out
+            end = everything[len(entries)].seq if len(entries) < len(everything) else len(log) + 1
+            names = [item.name for item in log if isinstance(item, NameItem) and item.seq < end]
+            assert name in [None, *names][-2:]

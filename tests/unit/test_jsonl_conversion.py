@@ -1,7 +1,10 @@
 """Old files: read as they are, converted once by the first write, whole or not at all."""
 
+import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,23 @@ async def test_a_refused_write_converts_nothing(tmp_path: Path) -> None:
     assert copy.read_bytes() == raw
 
 
+async def test_the_adjustment_gets_an_id_that_the_old_file_does_not_use(tmp_path: Path) -> None:
+    copy = copy_of("new-simple.jsonl", tmp_path / "--x--")
+    repo = JsonlSessionRepo(tmp_path)
+    async with await repo.open(str(copy), read_only=True) as reader:
+        taken = [entry.id for entry in await reader.find_entries(order="oldestFirst")]
+
+    class Ids:
+        ids = iter([*taken, "free", "more"])
+
+        def next(self) -> str:
+            return next(self.ids)
+
+    async with await JsonlSessionRepo(tmp_path, id_generator=Ids()).open(str(copy)) as session:
+        await asyncio.wait_for(session.set_name("x"), 10)
+        assert [record.id for record in await session.find_records()] == ["free"]
+
+
 class FailingRename(FaultyFiles):
     def rename(self, source: Path, target: Path) -> None:
         raise OSError(28, "injected")
@@ -131,6 +151,104 @@ async def test_a_conversion_that_fails_leaves_the_old_file(tmp_path: Path, files
     async with await JsonlSessionRepo(tmp_path).open(str(copy)) as session:
         await session.set_name("x")
         assert session.metadata.source_format == 4
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from session_backends import JsonlSessionRepo
+from session_backends.jsonl.files import FileOps
+
+original, out, durability = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+class Killing(FileOps):
+    def __init__(self, at, moment):
+        self.left, self.moment = at, moment
+
+    def step(self, call, half=None):
+        self.left -= 1
+        if self.left == 0 and self.moment != "after":
+            if self.moment == "during" and half is not None:
+                half()
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call()
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    def write(self, fd, data):
+        return self.step(lambda: os.write(fd, data), lambda: os.write(fd, data[: len(data) // 2]))
+
+    def sync(self, fd):
+        self.step(lambda: super(Killing, self).sync(fd))
+
+    def sync_folder(self, folder):
+        self.step(lambda: super(Killing, self).sync_folder(folder))
+
+    def rename(self, source, target):
+        self.step(lambda: super(Killing, self).rename(source, target))
+
+async def convert(path, ops):
+    session = await JsonlSessionRepo(path.parent.parent, durability=durability, file_ops=ops).open(str(path))
+    await session.set_name("converted")
+    await session.close()
+
+for moment in ("before", "during", "after"):
+    at, status = 0, signal.SIGKILL
+    while status == signal.SIGKILL:
+        at += 1
+        path = out / f"{at} {moment}" / "--x--" / "1_old.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(original.read_bytes())
+        child = os.fork()
+        if child == 0:
+            asyncio.run(convert(path, Killing(at, moment)))
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+    print(moment, at - 1, status)
+"""
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize("name", ["new-labels.jsonl", "new-torn-tail.jsonl", "new-bad-interior.jsonl"])
+async def test_a_conversion_killed_at_any_step_leaves_the_whole_old_file_or_the_whole_new_one(
+    name: str, durability: str, tmp_path: Path
+) -> None:
+    """Before, in the midst of and after every write, sync and rename; counted until one comes through."""
+    arguments = [V3 / name, tmp_path, durability]
+    command = [sys.executable, "-c", KILLED, *map(str, arguments)]
+    said = (await asyncio.to_thread(subprocess.check_output, command, text=True, timeout=100)).split()
+    raw = (V3 / name).read_bytes()
+    damaged = name != "new-labels.jsonl"
+    steps = (8 if damaged else 5) + (2 if durability == "power" else 0)
+    assert said == [word for moment in ("before", "during", "after") for word in (moment, str(steps), "0")]
+    whole = copy_of(name, tmp_path / "whole" / "--x--")
+    async with await JsonlSessionRepo(tmp_path / "whole").open(str(whole), read_only=True) as reader:
+        old = await told(reader)
+    found: dict[str, int] = {"old": 0, "new": 0}
+    for folder in sorted(tmp_path.glob("* *")):
+        path, label = folder / "--x--" / "1_old.jsonl", folder.name
+        is_old = path.read_bytes() == raw
+        found["old" if is_old else "new"] += 1
+        backup = path.with_name(f"{path.name}.v3.bak")
+        assert not backup.exists() or backup.read_bytes() == raw, label
+        repo = JsonlSessionRepo(folder)
+        assert len(await repo.list()) == 1, label
+        async with await repo.open(str(path)) as session:  # at once: the claim died with its owner
+            assert session.metadata.source_format == (3 if is_old else 4), label
+            log = await session.get_log()
+            assert log[: len(old.log)] == old.log, label
+            written = [item.kind for item in log[len(old.log) :]]
+            assert written in ([[]] if is_old else [["record"], ["record", "fact"]]), label
+            assert (await session.get_stats()).usage == old.stats.usage, label
+            assert await session.verify() == [], label
+            await session.set_name("again")
+        async with await repo.open(str(path)) as session:
+            assert len(await session.find_records()) == 1, label
+            assert (await session.get_name(), await session.get_labels()) == ("again", old.labels), label
+        if damaged:
+            assert raw in [kept.read_bytes() for kept in path.parent.glob("*.v3.bak*")], label
+    assert min(found.values()) >= 3
 
 
 async def test_a_write_that_fails_after_the_conversion_leaves_a_converted_file(tmp_path: Path) -> None:

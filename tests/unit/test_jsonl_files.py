@@ -21,6 +21,7 @@ from agent_harness.errors import (
     UnsupportedFormat,
 )
 from agent_harness.session.session import Session
+from agent_harness.session.storage import Durability
 from agent_harness.types.entries import CustomBody
 from session_backends import JsonlSessionRepo
 from session_backends.conformance.samples import custom, message
@@ -75,6 +76,38 @@ async def test_writes_that_wait_together_share_one_sync(tmp_path: Path) -> None:
     assert files.syncs == before + 2
     assert files.writes == 1 + 1 + 20
     await session.close()
+
+
+class NotedFolders(FaultyFiles):
+    """Which folders were synced, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folders: list[Path] = []
+
+    def sync_folder(self, folder: Path) -> None:
+        self.folders.append(folder)
+        FaultyFiles.sync_folder(self, folder)
+
+
+async def test_at_level_power_every_name_on_the_way_to_a_session_is_synced(tmp_path: Path) -> None:
+    """A synced file that no synced name leads to is lost all the same."""
+    root = tmp_path / "a" / "b" / "root"
+    files = NotedFolders()
+    power = JsonlSessionRepo(root, durability="power", file_ops=files)
+    await (await power.create(id="s1", cwd="/x")).close()
+    assert set(files.folders) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b", root, root / "--x--"}
+    assert files.folders[-1] == root / "--x--"  # after the new file was renamed
+    process = JsonlSessionRepo(root, file_ops=files)
+    files.folders.clear()
+    await (await process.create(id="s2", cwd="/y")).close()
+    assert files.folders == []
+    await (await power.create(id="s3", cwd="/y")).close()
+    assert files.folders == [root, root / "--y--"]
+    files.folders.clear()
+    async with await power.open("s2") as session:  # acknowledged from here on is what the name leads to
+        assert files.folders == [root / "--y--"]
+        await session.append_entry(message("e1"), "main")
 
 
 class GatedFiles(FaultyFiles):
@@ -304,6 +337,62 @@ def remove_file(path: Path) -> None:
     path.unlink()
 
 
+class NoMemory(FaultyFiles):
+    """A failure that no disk gives."""
+
+    def write(self, fd: int, data: bytes) -> int:
+        if b"e1" in data:
+            raise MemoryError("injected")
+        return FaultyFiles.write(self, fd, data)
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+async def test_a_write_that_fails_for_no_reason_of_the_disk_is_a_fault_and_not_a_hang(
+    durability: Durability, tmp_path: Path
+) -> None:
+    session = await JsonlSessionRepo(tmp_path, durability=durability, file_ops=NoMemory()).create(id="s1")
+    results = await asyncio.wait_for(
+        asyncio.gather(*(session.append_entry(message(f"e{n}"), "main") for n in range(3)), return_exceptions=True), 10
+    )
+    assert [type(result) for result in results] == [StorageError] * 3
+    assert "MemoryError: injected" in str(results[1])
+    with pytest.raises(StorageError):
+        await session.set_name("x")
+    await asyncio.wait_for(session.close(), 5)
+    async with await JsonlSessionRepo(tmp_path).open("s1") as session:
+        assert len(await session.get_log()) <= 1
+
+
+FULL = """
+import asyncio, resource, signal, sys
+from session_backends import JsonlSessionRepo
+from agent_harness.errors import StorageError
+
+async def main():
+    repo = JsonlSessionRepo(sys.argv[1])
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # not one byte more
+    session = await repo.open("s1")
+    try:
+        await session.set_name("x")
+    except StorageError as error:
+        print(error, file=sys.stderr)
+    await session.close()
+    await repo.delete("s1")
+    print([found.id for found in await repo.list()])
+
+asyncio.run(main())
+"""
+
+
+def test_on_a_full_disk_sessions_open_and_are_deleted(tmp_path: Path) -> None:
+    """Deleting is the way out; the name of the owner in the lock file must not be in its way."""
+    asyncio.run(create_closed(tmp_path))
+    done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
+    assert "_s1.jsonl: a write failed" in done.stderr
+
+
 # Tails ------------------------------------------------------------------------
 
 
@@ -380,8 +469,12 @@ async def test_a_file_that_is_no_session_is_never_written_to(tmp_path: Path) -> 
         path = tmp_path / name
         path.write_bytes(content)
         for read_only in (True, False):
-            with pytest.raises(expected):
+            with pytest.raises(expected) as refused:
                 await repo.open(str(path), read_only=read_only)
+            assert str(refused.value).startswith(f"{path}: ")
+            assert str(refused.value).count(str(path)) == 1
+            if isinstance(refused.value, CorruptSession):
+                assert refused.value.line == 1
         assert path.read_bytes() == content
     assert set(files_under(tmp_path)) == set(contents)
 
@@ -448,8 +541,10 @@ async def test_listing_survives_whatever_lies_in_the_folders(tmp_path: Path) -> 
     for missing in ("good2", "outside", "fifo", "long", "v5x"):
         with pytest.raises((SessionNotFound, CorruptSession, StorageError)):
             await repo.open(missing)
-    with pytest.raises(CorruptSession, match="regular file"):
-        await repo.open(str(folder / "fifo.jsonl"))
+    for read_only in (True, False):
+        with pytest.raises(CorruptSession) as refused:
+            await repo.open(str(folder / "fifo.jsonl"), read_only=read_only)
+        assert str(refused.value) == f"{folder / 'fifo.jsonl'}: not a regular file"
     await good.close()
 
 
@@ -898,10 +993,11 @@ async def main():
     async with await repo.open("s1", read_only=True) as session:
         assert await session.get_log() == []
     assert [found.id for found in await repo.list()] == ["s1"]
-    try:
-        await repo.open("s1")
-    except StorageError as error:
-        print(type(error).__name__)
+    for call in (repo.open, repo.delete):
+        try:
+            await call("s1")
+        except StorageError as error:
+            print(error)
 
 asyncio.run(asyncio.to_thread(int))  # what is imported late is imported while it still can be
 if os.geteuid() == 0:
@@ -916,7 +1012,8 @@ asyncio.run(main())
         path.chmod(0o555 if path.is_dir() else 0o444)
     said = subprocess.run([sys.executable, "-c", code, str(root)], check=False, capture_output=True, text=True)
     assert said.stderr == ""
-    assert said.stdout.strip() == "StorageError"
+    [path] = root.rglob("*_s1.jsonl")
+    assert said.stdout == f"{path}: Permission denied\n" * 2
 
 
 async def test_a_new_file_cannot_be_made_to_follow_a_planted_link(tmp_path: Path) -> None:

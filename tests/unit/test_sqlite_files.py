@@ -10,6 +10,7 @@ import pytest
 from sqlite_support import Child, CountingIds, TickingClock, database_of, look, user
 
 from agent_harness.errors import CorruptSession, SessionNotFound, UnsupportedFormat
+from session_backends.doctor import examine
 from session_backends.sqlite import SqliteSessionRepo, UnsuitableFilesystem, schema, sqlite_warning
 from session_backends.sqlite.files import mounted_type
 
@@ -37,6 +38,18 @@ async def test_files_and_folders_are_private_whatever_the_umask(tmp_path: Path) 
     assert folder == 0o700
     assert found == {"er": 0o700, "s.db": 0o600, "s.db-wal": 0o600, "s.db-shm": 0o600}
     assert stat.S_IMODE((tmp_path / "copy" / "s.db").stat().st_mode) == 0o600
+
+
+async def test_a_folder_whose_name_is_no_utf_8_holds_a_store_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"r\xe9sum\xe9 %41?#") / "s.db"
+    await make(path)
+    repo = SqliteSessionRepo(path)
+    assert [found.id for found in await repo.list()] == ["s"]
+    async with await repo.open("s") as session:
+        await session.append_entry(user("b"), "main")
+    await repo.close()
+    assert os.listdir(path.parent) == ["s.db"]
+    assert examine(path, filesystem_type=lambda _: "ext4", sqlite_version=(3, 51, 3)) == []
 
 
 async def test_reading_an_absent_store_creates_nothing(tmp_path: Path) -> None:

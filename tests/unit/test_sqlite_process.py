@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlite_support import Child, TickingClock, database_of, look, storage_of, user
+from sqlite_support import Child, TickingClock, custom, database_of, look, storage_of, user
 
 from agent_harness.errors import StorageError
 from agent_harness.session.session import Session
@@ -345,3 +345,42 @@ async def test_a_database_that_cannot_be_opened_is_tried_again_by_the_next_call(
         assert len(await repo.list()) == 2
     await repo.close()
     assert os.listdir(tmp_path) == ["s.db"]
+
+
+def test_threads_with_loops_of_their_own_share_a_database_and_lose_nothing(tmp_path: Path) -> None:
+    """Case 76: four threads, a thousand operations each; one connection writes for all of them."""
+    path = tmp_path / "s.db"
+    writers: set[int] = set()
+    failures: list[BaseException] = []
+
+    async def work(name: str) -> None:
+        repo = SqliteSessionRepo(path)
+        async with await repo.create(id=name) as session:
+            for number in range(20):
+                ids = [f"e{number}-{index}" for index in range(25)]
+                await asyncio.gather(*(session.append_entry(custom(one), "main") for one in ids))
+                found = await asyncio.gather(*(session.get_entry(one) for one in ids))
+                assert [entry.id for entry in found if entry is not None] == ids
+            writers.add(id(database_of(session)._writer))
+            together.wait(60)  # no thread closes while another is still at work
+        await repo.close()
+
+    def run(name: str) -> None:
+        try:
+            asyncio.run(work(name))
+        except BaseException as error:
+            failures.append(error)
+            together.abort()
+
+    together = threading.Barrier(4)
+    threads = [threading.Thread(target=run, args=(f"s{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    assert len(writers) == 1
+    with look(path) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        counted = conn.execute("SELECT session_id, count(*), max(seq) FROM entries GROUP BY session_id").fetchall()
+    assert counted == [(f"s{number}", 500, 500) for number in range(4)]

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from ..errors import InvalidPayload, InvalidWrite, StorageError
+from ..errors import InvalidPayload, InvalidWrite, StorageError, UnknownEntry, UnknownLane
 from ..types.codec import seal_entry, seal_record
 from ..types.entries import Entry, MessageBody, ProvisionedEntry
 from ..types.ids import IdGenerator
-from ..types.json import InvalidJson, JsonValue, check_text
+from ..types.json import InvalidJson, JsonValue, check_text, is_text
 from ..types.messages import ExtensionMessage
 from ..types.records import LaneRecord, NewRecord
 from .observing import OBSERVER
-from .queries import BranchBounds, EntryQuery, RecordQuery, check_limit
+from .queries import BranchBounds, EntryQuery, RecordQuery, check_limit, check_seq
 from .storage import LogItem, OnEntry, OnRecord, OnSeq, SessionStorage
 
 MessageValidator: TypeAlias = Callable[[Mapping[str, JsonValue]], object]
@@ -47,6 +47,7 @@ class SessionCore:
     async def append_entry(self, entry: ProvisionedEntry, lane: str, on_commit: OnEntry | None = None) -> Entry:
         self._check_message(entry)
         sealed = seal_entry(entry)
+        _check_lane(lane)
         return await self._write(
             lambda: self.storage.append_entry(
                 sealed, lane, lambda committed: self._deliver(committed.seq, committed, on_commit)
@@ -54,6 +55,7 @@ class SessionCore:
         )
 
     async def append_record(self, record: NewRecord, on_commit: OnRecord | None = None) -> LaneRecord:
+        _check_lane(record.lane)
         sealed = seal_record(record)
         return await self._write(
             lambda: self.storage.append_record(
@@ -63,9 +65,12 @@ class SessionCore:
 
     async def create_lane(self, lane: str, at: str | None, on_commit: OnSeq | None = None) -> None:
         check_name("lane name", lane)
+        _check_entry(at)
         await self._write(lambda: self.storage.create_lane(lane, at, lambda seq: self._deliver(seq, seq, on_commit)))
 
     async def move_lane(self, lane: str, to: str | None, on_commit: OnSeq | None = None) -> None:
+        _check_lane(lane)
+        _check_entry(to)
         await self._write(lambda: self.storage.move_lane(lane, to, lambda seq: self._deliver(seq, seq, on_commit)))
 
     async def set_name(self, name: str | None, on_commit: OnSeq | None = None) -> None:
@@ -74,6 +79,7 @@ class SessionCore:
 
     async def set_label(self, target_id: str, label: str | None, on_commit: OnSeq | None = None) -> None:
         line = None if label is None else one_line("label", label)
+        _check_entry(target_id)
         await self._write(
             lambda: self.storage.set_label(target_id, line, lambda seq: self._deliver(seq, seq, on_commit))
         )
@@ -110,8 +116,11 @@ class SessionCore:
     # Reads -----------------------------------------------------------------
 
     async def get_entry(self, entry_id: str) -> Entry | None:
-        entry = await self.storage.get_entry(entry_id)
+        entry = await self.storage.get_entry(entry_id) if is_text(entry_id) else None
         return entry if entry is not None and entry.seq <= self.delivered_seq else None
+
+    async def get_label(self, target_id: str) -> str | None:
+        return await self.storage.get_label(target_id) if is_text(target_id) else None
 
     async def find_entries(self, query: EntryQuery) -> list[Entry]:
         return await self.storage.find_entries(replace(query, up_to_seq=self.delivered_seq))
@@ -124,12 +133,26 @@ class SessionCore:
 
     async def find_open_operations(self, lane: str, limit: int | None = None) -> list[LaneRecord]:
         check_limit(limit)
-        return await self.storage.find_open_operations(lane, limit)
+        return await self.storage.find_open_operations(lane, limit) if is_text(lane) else []
 
     async def get_log(self, after_seq: int = 0, limit: int | None = None) -> list[LogItem]:
         check_limit(limit)
+        check_seq("after_seq", after_seq)
         bound = self.delivered_seq
         return [item for item in await self.storage.get_log(after_seq, limit) if item.seq <= bound]
+
+
+# A name that is no text names nothing, in every backend; not every one could even look for it.
+
+
+def _check_lane(lane: str) -> None:
+    if not is_text(lane):
+        raise UnknownLane(lane)
+
+
+def _check_entry(entry_id: str | None) -> None:
+    if entry_id is not None and not is_text(entry_id):
+        raise UnknownEntry(entry_id)
 
 
 def check_name(what: str, value: str) -> None:

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NewType, TypeAlias, TypeVar, get_args
 
-from ..errors import InvalidWrite
+from ..errors import InvalidWrite, UnknownEntry
 from ..types.entries import CustomBody, Entry, EntryType
+from ..types.json import is_text
 from ..types.records import LaneRecord, OperationKind, OperationStarted, RecordType
 
 Order: TypeAlias = Literal["newestFirst", "oldestFirst"]
+
+_LARGEST = 2**63 - 1
 
 EntryCursor = NewType("EntryCursor", int)
 """Where the next page starts: the `seq` of the last entry of this page, exclusive, in the query's own order."""
 
 
 class InvalidQuery(InvalidWrite):
-    """A query that no backend answers: a limit below 1, an unknown type, a filter that does not apply."""
+    """A query that no backend answers: a limit below 1, an unknown type, a filter that does not apply or is no text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class EntryQuery:
             raise InvalidQuery(f"unknown entry type {self.type!r}")
         if self.custom_type is not None and self.type not in (None, "custom"):
             raise InvalidQuery(f"custom_type does not apply to entries of type {self.type!r}")
+        _check_filter("custom_type", self.custom_type)
+        check_seq("cursor", self.cursor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,10 @@ class BranchBounds:
     def __post_init__(self) -> None:
         if self.stop_at_type is not None and self.stop_at_type not in get_args(EntryType):
             raise InvalidQuery(f"unknown entry type {self.stop_at_type!r}")
+        if not is_text(self.start):
+            raise UnknownEntry(self.start)
+        _check_filter("stop_at_id", self.stop_at_id)
+        check_seq("after_seq", self.after_seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,9 @@ class RecordQuery:
                 raise InvalidQuery("operation_kind needs type='operation_started'")
             if self.operation_kind not in get_args(OperationKind):
                 raise InvalidQuery(f"unknown operation kind {self.operation_kind!r}")
+        _check_filter("lane", self.lane)
+        _check_filter("run_id", self.run_id)
+        check_seq("after_seq", self.after_seq)
 
 
 def _check_common(order: str, limit: int | None) -> None:
@@ -88,13 +100,28 @@ def _check_common(order: str, limit: int | None) -> None:
     check_limit(limit)
 
 
+def _check_filter(what: str, value: str | None) -> None:
+    if value is not None and not is_text(value):
+        raise InvalidQuery(f"{what} must be valid Unicode text, not {value!r}")
+
+
+def check_seq(what: str, seq: int | None) -> None:
+    """A sequence number to compare with fits in 64 bits.
+
+    Raises:
+        InvalidQuery: it does not.
+    """
+    if seq is not None and (type(seq) is not int or not -_LARGEST <= seq <= _LARGEST):
+        raise InvalidQuery(f"{what} must be an integer of 64 bits, not {seq!r}")
+
+
 def check_limit(limit: int | None) -> None:
     """A limit is at least 1.
 
     Raises:
         InvalidQuery: it is not.
     """
-    if limit is not None and (type(limit) is not int or limit < 1):
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= _LARGEST):
         raise InvalidQuery(f"limit must be a positive integer, not {limit!r}")
 
 

@@ -119,7 +119,7 @@ class LaneView:
 
     async def get_label(self, target_id: str) -> str | None:
         """See `SessionTree`."""
-        return await self._core.storage.get_label(target_id)
+        return await self._core.get_label(target_id)
 
     async def set_label(self, target_id: str, label: str | None) -> None:
         """See `SessionTree`."""

@@ -99,6 +99,7 @@ def dump(value: object, path: Path = ()) -> JsonValue:
         items = cast("tuple[object, ...]", value)
         return [dump(item, (*path, i)) for i, item in enumerate(items)]
     if isinstance(value, ExtensionMessage):
+        check_text(value.role, (*path, "role"))
         return {"role": value.role, **cast("Wire", canon(dict(value.fields), path))}
     if is_dataclass(value) and not isinstance(value, type):
         out: Wire = {}
@@ -128,6 +129,12 @@ def dump_object(value: object) -> Wire:
 def encode(wire: JsonValue) -> bytes:
     """JSON bytes, UTF-8, keys in the order they have, no spaces."""
     return orjson.dumps(wire)
+
+
+def _check_id(value: object) -> None:
+    if type(value) is not str or not value:
+        raise InvalidJson("$.id", "non-empty text is required")
+    check_text(value, ("id",))
 
 
 S = TypeVar("S", ProvisionedEntry, NewRecord)
@@ -163,12 +170,15 @@ def seal_entry(entry: ProvisionedEntry, max_bytes: int = MAX_BYTES) -> Sealed[Pr
     Raises:
         InvalidPayload: names the JSON path; nothing has been written.
     """
-    if not entry.id:
-        raise InvalidPayload("entry id is empty")
     message = getattr(entry.body, "message", None)
     if isinstance(message, AssistantMessage) and message.stop_reason == "pending":
         raise InvalidPayload("an assistant message with stop reason 'pending' is not settled")
-    wire, raw = _checked(lambda: {"id": entry.id, **dump_object(entry.body)}, max_bytes)
+
+    def build() -> Wire:
+        _check_id(entry.id)
+        return {"id": entry.id, **dump_object(entry.body)}
+
+    wire, raw = _checked(build, max_bytes)
     return Sealed(ProvisionedEntry(id=entry.id, body=_seal_body(entry_body, wire, "id")), raw)
 
 
@@ -178,10 +188,9 @@ def seal_record(record: NewRecord, max_bytes: int = MAX_BYTES) -> Sealed[NewReco
     Raises:
         InvalidPayload: names the JSON path; nothing has been written.
     """
-    if not record.id:
-        raise InvalidPayload("record id is empty")
 
     def build() -> Wire:
+        _check_id(record.id)
         body = dump_object(record.body)
         return {"type": body.pop("type"), "id": record.id, "lane": record.lane, **body}
 

@@ -50,6 +50,17 @@ def check_text(text: str, path: Path = ()) -> None:
             raise InvalidJson(json_path(path), "text is not valid Unicode (lone surrogate)") from None
 
 
+def is_text(value: object) -> bool:
+    """Whether a backend can look for `value` as a name: text without lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        check_text(value)
+    except InvalidJson:
+        return False
+    return True
+
+
 def replace_surrogates(text: str) -> str:
     """Each lone surrogate becomes U+FFFD: for text from tools and providers, at that boundary only."""
     if text.isascii():

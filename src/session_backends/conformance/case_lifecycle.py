@@ -4,6 +4,7 @@ import asyncio
 
 from agent_harness.errors import (
     DuplicateId,
+    InvalidPayload,
     InvalidSessionId,
     OperationOpen,
     ReadOnlySession,
@@ -207,7 +208,11 @@ async def lists_name_what_is_there(kit: Kit) -> None:
     equal({header.id for header in await kit.repo.list()}, {"s1", "s2", "s3"})
     equal({header.id for header in await kit.repo.list(cwd="/srv/a/b")}, {"s1", "s3"})
     equal([header.id for header in await kit.repo.list(cwd="/srv/a-b")], ["s2"])
-    equal(await kit.repo.list(cwd="/nowhere"), [])
+    for no_folder in ("/nowhere", "/half \ud83d", "/srv/a/b\0"):
+        equal(await kit.repo.list(cwd=no_folder), [])
+    for no_folder in ("/half \ud83d", "/srv/a/b\0"):
+        with raises(InvalidPayload):
+            await kit.repo.create(id="s4", cwd=no_folder)
     equal([dict(header.metadata) for header in await kit.repo.list(cwd="/srv/a-b")], [{"n": "s2"}])
     await open_one.append_entry(message("e1"), "main")
     await open_one.close()

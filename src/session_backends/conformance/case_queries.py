@@ -169,6 +169,17 @@ async def queries_that_mean_nothing_are_refused(kit: Kit) -> None:
         lambda: session.find_records(operation_kind="run"),
         lambda: session.find_open_operations("main", limit=0),
         lambda: session.get_log(limit=0),
+        lambda: session.get_log(limit=2**63),
+        lambda: session.get_log(after_seq=2**63),
+        lambda: session.find_entries(limit=2**63),
+        lambda: session.find_entries(cursor=EntryCursor(2**63)),
+        lambda: session.find_entries(cursor=cast("EntryCursor", "1")),
+        lambda: session.find_entries(custom_type="half \ud83d"),
+        lambda: session.find_entries_on_branch(after_seq=-(2**63)),
+        lambda: session.find_entries_on_branch(stop_at_id="half \ud83d"),
+        lambda: session.find_records(after_seq=2**63),
+        lambda: session.find_records(lane="half \ud83d"),
+        lambda: session.find_records(run_id="half \ud83d"),
     ]
     for attempt in wrong:
         with raises(InvalidQuery):

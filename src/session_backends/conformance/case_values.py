@@ -40,6 +40,16 @@ async def what_is_no_json_is_refused_with_its_path(kit: Kit) -> None:
         await session.append_message(ExtensionMessage(role="unregistered", fields={}))
     with raises(InvalidPayload):
         await session.append_record(adjustment("r1", Usage(input=float("nan"))))
+    for no_id in ("", "half \ud83d", cast("str", 7), cast("str", None)):
+        with raises(InvalidPayload):
+            await session.append_entry(custom(no_id), "main")
+        with raises(InvalidPayload):
+            await session.append_record(adjustment(no_id, Usage()))
+    with raises(InvalidPayload):
+        await session.append_custom_entry("half \ud83d")
+    session.register_message_types({"half \ud83d": lambda fields: None})
+    with raises(InvalidPayload):
+        await session.append_message(ExtensionMessage(role="half \ud83d", fields={}))
     with raises(InvalidPayload):
         await session.append_custom_entry("kit", nest(130))
     with raises(InvalidPayload):

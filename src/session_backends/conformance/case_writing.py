@@ -115,13 +115,16 @@ async def what_does_not_exist_cannot_be_named(kit: Kit) -> None:
     await session.append_entry(message("e1"), "main")
     await session.append_record(adjustment("r1", Usage()))
     before = await answers(session)
-    with raises(UnknownLane):
-        await session.append_entry(message("e2"), "ghost")
-    with raises(UnknownLane):
-        await session.append_record(adjustment("r2", Usage(), "ghost"))
-    with raises(UnknownLane):
-        await session.move_lane("ghost", "e1")
-    for not_an_entry in ("ghost", "r1"):
+    for no_lane in ("ghost", "", "half \ud83d"):
+        with raises(UnknownLane):
+            await session.append_entry(message("e2"), no_lane)
+        with raises(UnknownLane):
+            await session.append_record(adjustment("r2", Usage(), no_lane))
+        with raises(UnknownLane):
+            await session.move_lane(no_lane, "e1")
+        equal(await session.find_open_operations(no_lane), [])
+    for not_an_entry in ("ghost", "r1", "", "half \ud83d"):
+        equal((await session.get_entry(not_an_entry), await session.get_label(not_an_entry)), (None, None))
         with raises(UnknownEntry):
             await session.move_lane("main", not_an_entry)
         with raises(UnknownEntry):

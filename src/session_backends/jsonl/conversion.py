@@ -43,7 +43,10 @@ class Conversion:
     def adjustment(self, staged: Staged) -> Draft[object]:
         """The ledger entry that keeps the totals: old files have no `usage` records."""
         body = AdjustmentUsage(usage=self.usage, details={"source": "v3-import"})
-        sealed = seal_record(NewRecord(id=self.id_generator.next(), lane=MAIN, body=body))
+        new_id = self.id_generator.next()
+        while staged.has_id(new_id):  # the old file's ids are another program's
+            new_id = self.id_generator.next()
+        sealed = seal_record(NewRecord(id=new_id, lane=MAIN, body=body))
         mutation = staged.append_record(sealed.value, sealed.wire, self.clock.now_ms())
 
         def commit() -> object:

@@ -94,8 +94,8 @@ def read_head(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
         os.close(fd)
 
 
-def make_folders(folder: Path) -> None:
-    """Create missing folders, each of them 0700 whatever the umask."""
+def make_folders(folder: Path) -> list[Path]:
+    """Create missing folders, each of them 0700 whatever the umask; returns those that were missing."""
     missing: list[Path] = []
     while not folder.exists():
         missing.append(folder)
@@ -106,6 +106,7 @@ def make_folders(folder: Path) -> None:
         except FileExistsError:
             continue
         path.chmod(FOLDER_MODE)
+    return missing
 
 
 def check_root(root: Path) -> None:

@@ -74,7 +74,8 @@ def acquire(path: Path, session_id: str, clock: WallClock) -> FileLock:
     os.ftruncate(fd, 0)  # what it says is of an owner that is gone
     os.fchmod(fd, FILE_MODE)
     owner_line = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": clock.now_ms()})
-    os.pwrite(fd, owner_line.encode(), 0)
+    with suppress(OSError):  # only a name: on a full disk the claim holds all the same, and sessions can be deleted
+        os.pwrite(fd, owner_line.encode(), 0)
     return lock
 
 

@@ -24,7 +24,7 @@ from agent_harness.types.clock import SystemWallClock, WallClock
 from agent_harness.types.ids import IdGenerator, Uuid7Ids, is_session_id
 from agent_harness.types.json import JsonValue
 
-from ..creation import absolute, check_session_id, new_metadata
+from ..creation import absolute, check_session_id, names_folder, new_metadata
 from ..forking import fork_of
 from ..staging import Mutation, check
 from ..state import SessionState
@@ -93,6 +93,8 @@ class JsonlSessionRepo:
                 self._ops.truncate(fd, loaded.end)
                 if self._durability == "power":
                     self._ops.sync(fd)
+            if self._durability == "power":
+                self._ops.sync_folder(path.parent)  # it may have been created at the other level
         except BaseException as error:
             os.close(fd)
             lock.release()
@@ -101,12 +103,17 @@ class JsonlSessionRepo:
 
     async def list(self, *, cwd: str | None = None) -> list[SessionMetadata]:
         """See `SessionRepo`. Reads headers only; newest by modification time of the file."""
+        if not names_folder(cwd):
+            return []
         return await asyncio.to_thread(self._list, absolute(cwd))
 
     async def delete(self, session_id: str) -> None:
         """See `SessionRepo`. The kept original of a converted file goes too."""
         path = self._find(check_session_id(session_id))
-        lock = acquire(path, session_id, self._clock)
+        try:
+            lock = acquire(path, session_id, self._clock)
+        except OSError as error:
+            raise _storage_error(path, error) from None
         try:
             path.unlink()
             with suppress(FileNotFoundError):
@@ -191,13 +198,14 @@ class JsonlSessionRepo:
         return self._session(self._writing(path, fd, lock, loaded))
 
     def _prepare_folder(self, cwd: str | None) -> Path:
-        make_folders(self._root)
+        made = make_folders(self._root)
         check_root(self._root)
         folder = self._root / folder_name(cwd)
-        if not folder.exists():
-            make_folders(folder)
-            if self._durability == "power":
-                self._ops.sync_folder(self._root)
+        made += make_folders(folder)
+        if self._durability == "power":
+            # The root in any case: whoever made a folder that was there already may not have synced it.
+            for parent in {self._root, *(path.parent for path in made)}:
+                self._ops.sync_folder(parent)
         return folder
 
     def _place(self, folder: Path, header: SessionMetadata, data: bytes) -> tuple[Path, int, FileLock]:
@@ -302,15 +310,18 @@ class JsonlSessionRepo:
     # Opening ----------------------------------------------------------------
 
     def _claim(self, path: Path) -> tuple[int, FileLock]:
+        # Before a lock file is put beside it: a file that is no session stays alone.
         try:
-            # Before a lock file is put beside it: a file that is no session stays alone.
-            header = read_header(read_head(path, MAX_HEADER)[0]).metadata
+            head, _ = read_head(path, MAX_HEADER)
+        except OSError as error:
+            raise _storage_error(path, error) from None
+        try:
+            header = read_header(head).metadata
         except LineError as error:
             raise CorruptSession(f"{path}: line 1 (byte 0): {error}", line=1, offset=0) from None
         except (CorruptSession, UnsupportedFormat) as error:
-            raise type(error)(f"{path}: {error}") from None
-        except OSError as error:
-            raise _storage_error(path, error) from None
+            error.args = (f"{path}: {error}", *error.args[1:])
+            raise
         while True:
             try:
                 fd = open_regular(path, append=True)

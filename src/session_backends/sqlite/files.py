@@ -187,7 +187,8 @@ def set_synchronous(conn: sqlite3.Connection, durability: Durability) -> None:
 
 
 def _connect(path: Path, mode: str, *, immutable: bool = False) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path))}?mode={mode}{'&immutable=1' if immutable else ''}"
+    # Encoded as the file system has it: a folder's name need not be UTF-8.
+    uri = f"file:{quote(os.fsencode(path))}?mode={mode}{'&immutable=1' if immutable else ''}"
     try:
         conn = sqlite3.connect(
             uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=256, check_same_thread=True

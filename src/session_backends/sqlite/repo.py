@@ -19,7 +19,7 @@ from agent_harness.types.clock import SystemWallClock, WallClock
 from agent_harness.types.ids import IdGenerator, Uuid7Ids
 from agent_harness.types.json import JsonValue
 
-from ..creation import absolute, check_session_id, new_metadata
+from ..creation import absolute, check_session_id, names_folder, new_metadata
 from ..forking import fork_of
 from . import branches, leases, mutations, queries
 from .copying import copy_database
@@ -100,7 +100,7 @@ class SqliteSessionRepo:
         """See `SessionRepo`; reads the catalogue only, never a claim."""
         wanted = absolute(cwd)
         database = await self._use()
-        if database is None:
+        if database is None or not names_folder(cwd):
             return []
         try:
             return await database.read(lambda conn: queries.list_sessions(conn, wanted))
