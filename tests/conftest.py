@@ -8,6 +8,7 @@ import pytest
 from agent_harness.session.repo import SessionRepo
 from agent_harness.testing import observe
 from tests.support.backends import BACKENDS, make_repo
+from tests.support.databases import closed_behind
 from tests.support.discretion import listening
 from tests.support.laws import Laws
 
@@ -20,6 +21,13 @@ def laws() -> Iterator[Laws]:
         yield watching
     assert watching.broken == []
     assert watching.discretion.leaks() == []
+
+
+@pytest.fixture(autouse=True)
+def _databases() -> Iterator[None]:
+    """No database outlives its test."""
+    with closed_behind():
+        yield
 
 
 @pytest.fixture(params=BACKENDS)
