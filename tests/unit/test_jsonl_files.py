@@ -14,7 +14,6 @@ import pytest
 from agent_harness.errors import (
     CorruptSession,
     InvalidSessionId,
-    SessionClosed,
     SessionLocked,
     SessionNotFound,
     StorageError,
@@ -772,35 +771,46 @@ async def test_a_file_deleted_between_opening_and_locking_is_gone(tmp_path: Path
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_forked_child_cannot_write_and_does_not_free_the_claim(tmp_path: Path) -> None:
-    session = await JsonlSessionRepo(tmp_path).create(id="s1")
-    await session.append_entry(message("e1"), "main")
-    before = path_of(session).read_bytes()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            asyncio.events._set_running_loop(None)
-            code = asyncio.run(in_child(session))
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert path_of(session).read_bytes() == before
-    with pytest.raises(SessionLocked):
-        await JsonlSessionRepo(tmp_path).open("s1")
-    await session.append_entry(message("e2"), "main")
-    await session.close()
-    await (await JsonlSessionRepo(tmp_path).open("s1")).close()
+FORKED = """
+import asyncio, os, sys
+from agent_harness.errors import SessionClosed
+from session_backends import JsonlSessionRepo
+from session_backends.conformance.samples import custom
 
-
-async def in_child(session: Session) -> int:
+async def in_child(session):
     try:
-        await session.append_entry(message("child"), "main")
+        await session.append_entry(custom("child"), "main")
     except SessionClosed:
         await session.close()
         return 0
     return 2
+
+loop = asyncio.new_event_loop()
+session = loop.run_until_complete(JsonlSessionRepo(sys.argv[1]).create(id="s1"))
+loop.run_until_complete(session.append_entry(custom("e1"), "main"))
+if (child := os.fork()) == 0:
+    os._exit(asyncio.run(in_child(session)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+sys.stdin.readline()
+loop.run_until_complete(session.append_entry(custom("e2"), "main"))
+loop.run_until_complete(session.close())
+"""
+
+
+async def test_a_forked_child_cannot_write_and_does_not_free_the_claim(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert await asyncio.wait_for(asyncio.to_thread(parent.stdout.readline), 60) == "0\n"
+            with pytest.raises(SessionLocked):
+                await JsonlSessionRepo(tmp_path).open("s1")
+            await asyncio.to_thread(parent.communicate, "\n", timeout=60)
+        finally:
+            parent.kill()
+    assert parent.returncode == 0
+    async with await JsonlSessionRepo(tmp_path).open("s1", read_only=True) as session:
+        assert [entry.id for entry in await session.find_entries(order="oldestFirst")] == ["e1", "e2"]
 
 
 KILLED = """
