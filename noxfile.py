@@ -8,8 +8,8 @@ import nox
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 SOURCES = ("src", "tests", "examples", "scripts", "noxfile.py")
-WORKERS = ("-n", "2")
-"""Tests are independent; more workers than cores make process tests late."""
+WORKERS = ("-n", "2", "--dist", "worksteal")
+"""Tests are independent; more workers than cores make process tests late. Who has none left takes the other's last."""
 
 
 def install(session: nox.Session, extra: str = "dev") -> None:
