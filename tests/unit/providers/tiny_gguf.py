@@ -44,17 +44,20 @@ def write_tiny_model(
         return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
 
     embedding = matrix(len(tokens), width)
-    embedding[:, 0] = 1.0  # in every state, so that column 0 of the output is a bias
+    embedding[:, 0] = 1.0  # in every state, and no layer adds to it: column 0 of the output is a bias
     writer.add_tensor("token_embd.weight", embedding)
     for layer in range(layers):
         name = f"blk.{layer}."
         for norm in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"{name}{norm}.weight", np.ones(width, dtype=np.float32))
-        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        for part in ("attn_q", "attn_k", "attn_v"):
             writer.add_tensor(f"{name}{part}.weight", matrix(width, width))
-        writer.add_tensor(f"{name}ffn_gate.weight", matrix(2 * width, width))
-        writer.add_tensor(f"{name}ffn_up.weight", matrix(2 * width, width))
-        writer.add_tensor(f"{name}ffn_down.weight", matrix(width, 2 * width))
+        for part in ("ffn_gate", "ffn_up"):
+            writer.add_tensor(f"{name}{part}.weight", matrix(2 * width, width))
+        for part, columns in (("attn_output", width), ("ffn_down", 2 * width)):
+            added = matrix(width, columns)
+            added[0] = 0.0
+            writer.add_tensor(f"{name}{part}.weight", added)
     writer.add_tensor("output_norm.weight", np.ones(width, dtype=np.float32))
     output = matrix(len(tokens), width)
     output[:, 0] = 0.0
