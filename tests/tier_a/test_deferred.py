@@ -177,13 +177,15 @@ async def test_an_abort_while_the_fetch_runs_drops_its_answer_and_keeps_its_bill
     assert [body.cause for body in usage if body.type == "usage"] == ["deferred_fetch"]
 
 
-async def test_an_abort_at_any_moment_of_parking_is_acted_on() -> None:
-    """An abort that is accepted finds somebody to reconcile, however late the procedure is in going to sleep."""
-    from session_backends import MemorySessionRepo
+MOMENTS = (*range(60), *(round(60 * 1.1**n) for n in range(1, 45)))
+"""Loop turns: each of the sixty that take in all of it on memory; then ever more, while a thread works elsewhere."""
 
+
+async def test_an_abort_at_any_moment_of_parking_is_acted_on(repo: SessionRepo) -> None:
+    """An abort that is accepted finds somebody to reconcile, however late the procedure is in going to sleep."""
     suspended_first = 0
-    for k in range(60):
-        rig = await open_rig(await MemorySessionRepo().create(), answer(deferred=HANDLE))
+    for k in MOMENTS:
+        rig = await open_rig(await repo.create(id=f"s{k}"), answer(deferred=HANDLE))
         work = await start(rig.harness.prompt("go"))
         await turns(k)
         if not (await rig.harness.abort()).ok:
@@ -194,14 +196,12 @@ async def test_an_abort_at_any_moment_of_parking_is_acted_on() -> None:
         await asyncio.wait_for(rig.harness.wait_for_idle(), 5)
         assert (await rig.lines())[-2:] == ["E assistant aborted", "R operation_finished"]
         await assert_sound(rig.session)
-    assert 0 < suspended_first < 60
+    assert 0 < suspended_first < len(MOMENTS)
 
 
-async def test_an_abort_at_any_moment_of_a_pending_resume_is_acted_on() -> None:
-    from session_backends import MemorySessionRepo
-
-    for k in range(60):
-        session = await MemorySessionRepo().create()
+async def test_an_abort_at_any_moment_of_a_pending_resume_is_acted_on(repo: SessionRepo) -> None:
+    for k in MOMENTS:
+        session = await repo.create(id=f"s{k}")
         await Prefix(session).deferred()
         rig = await open_rig(session, fetches=[answer(deferred=HANDLE, usage=NOTHING)])
         work = await start(rig.harness.resume())
@@ -224,11 +224,10 @@ class SlowToEnd(NoopSpan):
         return result
 
 
-async def test_an_abort_while_the_span_of_a_parked_run_ends_is_acted_on() -> None:
-    from session_backends import MemorySessionRepo
-
-    for k in range(0, 60, 3):
-        rig = await open_rig(await MemorySessionRepo().create(), answer(deferred=HANDLE), telemetry_context=SlowToEnd())
+async def test_an_abort_while_the_span_of_a_parked_run_ends_is_acted_on(repo: SessionRepo) -> None:
+    for k in MOMENTS[::3]:
+        session = await repo.create(id=f"s{k}")
+        rig = await open_rig(session, answer(deferred=HANDLE), telemetry_context=SlowToEnd())
         work = await start(rig.harness.prompt("go"))
         await turns(k)
         if not (await rig.harness.abort()).ok:
