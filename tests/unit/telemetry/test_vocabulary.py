@@ -159,7 +159,7 @@ def typed(cls: Any, *, end: bool = False) -> dict[str, Shape]:
         assert (type(None) in get_args(hint)) == optional, name
         base = options[0] if optional and len(options) == 1 else hint
         if optional and len(options) > 1:
-            base = Union[tuple(options)]  # noqa: UP007
+            base = Union[tuple(options)]  # noqa: UP007 - its members are computed
         values = get_args(base) if get_origin(base) is Literal else ()
         type_name = "string" if values else {str: "string", float: "number", bool: "boolean"}[base]
         found[name] = (type_name, end or not optional, values)
